@@ -1,0 +1,258 @@
+"""What can go wrong, with a stable code for each case.
+
+Three kinds, never mixed: `CallerError` (the request is wrong: nothing was changed, do not retry as it
+is), `WorldError` (disk, peer or database: nothing was promised, a retry may work) and plain assertions
+for bugs of our own. Codes are part of the interface: they may be added, never changed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of everything Holdfast raises on purpose; `code` is stable, the text is for people."""
+
+    code: ClassVar[str] = "error"
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class CallerError(HoldfastError):
+    """The caller's fault: a clear message, nothing changed."""
+
+    code = "bad_request"
+    http_status = 400
+
+
+class WorldError(HoldfastError):
+    """The world's fault: nothing was promised; trying again later may work."""
+
+    code = "unavailable"
+    http_status = 503
+
+
+class BadCommand(CallerError):
+    code = "bad_command"
+
+
+class BadTopicName(CallerError):
+    code = "bad_topic"
+
+
+class BadCursorName(CallerError):
+    code = "bad_cursor"
+
+
+class BadMessageId(CallerError):
+    code = "bad_id"
+
+
+class BadMessage(CallerError):
+    code = "bad_message"
+
+
+class BadBatch(CallerError):
+    code = "bad_batch"
+
+
+class BadValue(CallerError):
+    """A field or parameter has the wrong type or is out of range."""
+
+    code = "bad_value"
+
+
+class BadJson(CallerError):
+    code = "bad_json"
+
+
+class TooLarge(CallerError):
+    code = "too_large"
+    http_status = 413
+
+
+class LineTooLong(TooLarge):
+    code = "line_too_long"
+
+
+class HalfLineTimeout(CallerError):
+    code = "half_line_timeout"
+
+
+class TooManyConnections(CallerError):
+    code = "too_many_connections"
+    http_status = 429
+
+
+class TooManySubscriptions(CallerError):
+    code = "too_many_subscriptions"
+    http_status = 429
+
+
+class TooManyTopics(CallerError):
+    code = "too_many_topics"
+    http_status = 429
+
+
+class NotFound(CallerError):
+    code = "not_found"
+    http_status = 404
+
+
+class TopicNotFound(NotFound):
+    code = "topic_not_found"
+
+
+class PartitionNotFound(NotFound):
+    code = "partition_not_found"
+
+
+class CursorNotFound(NotFound):
+    code = "cursor_not_found"
+
+
+class NotSubscribed(CallerError):
+    code = "not_subscribed"
+
+
+class TakenOver(CallerError):
+    """Another connection took this durable subscription: the newest one has it."""
+
+    code = "taken_over"
+    http_status = 409
+
+
+class TopicExists(CallerError):
+    code = "topic_exists"
+    http_status = 409
+
+
+class OffsetOutOfRange(CallerError):
+    code = "offset_out_of_range"
+    http_status = 416
+
+
+class ConfigError(CallerError):
+    code = "bad_config"
+
+
+class Unavailable(WorldError):
+    """The backend cannot take this now. Nothing was stored: spill it, refuse it or try again."""
+
+    code = "unavailable"
+
+
+class ShuttingDown(Unavailable):
+    code = "shutting_down"
+
+
+class DiskFull(Unavailable):
+    code = "disk_full"
+    http_status = 507
+
+
+class StorageFailed(Unavailable):
+    """A sync failed: what reached the disk is unknown, so nothing is acknowledged until a restart."""
+
+    code = "storage_failed"
+
+
+class DamagedData(WorldError):
+    """Stored bytes fail their checksum. They are reported and never served; go on at `next_offset`."""
+
+    code = "damaged_data"
+    http_status = 500
+
+    def __init__(self, message: str, next_offset: int) -> None:
+        super().__init__(message)
+        self.next_offset = next_offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message, self.next_offset)
+
+
+class ReadFailed(WorldError):
+    """The disk did not give what was stored; it may be there all the same."""
+
+    code = "read_failed"
+
+
+class DataDirectoryError(WorldError):
+    """The data directory cannot be used: locked, not ours, another version, no permission."""
+
+    code = "data_directory"
+
+
+class ConnectionLost(WorldError):
+    """The client lost the broker and could not reach it again in time."""
+
+    code = "connection_lost"
+
+
+class RemoteError(HoldfastError):
+    """An error a broker answered with; the client raises it with the broker's own code."""
+
+    code = "remote"
+
+    def __init__(self, code: str, message: str, http_status: int = 500) -> None:
+        super().__init__(message)
+        self.code = code  # type: ignore[misc]
+        self.http_status = http_status  # type: ignore[misc]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders in job runners; the default would forget code and status.
+        return type(self), (self.code, self.message, self.http_status)
+
+
+class BadHttp(CallerError):
+    """The bytes are no HTTP request, or none that this server understands."""
+
+    code = "bad_http"
+
+
+class CrossOrigin(CallerError):
+    """A web page of another site tries to use a broker that its visitor can reach."""
+
+    code = "cross_origin"
+    http_status = 403
+
+
+class MethodNotAllowed(CallerError):
+    code = "method_not_allowed"
+    http_status = 405
+
+    def __init__(self, message: str, allowed: str) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class RequestTimeout(CallerError):
+    """The rest of a request that had begun did not come."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class UnsupportedMediaType(CallerError):
+    code = "unsupported_media_type"
+    http_status = 415
+
+
+class HeadersTooLarge(CallerError):
+    code = "headers_too_large"
+    http_status = 431
+
+
+class Overloaded(WorldError):
+    """The requests that are being received hold all the memory they may; nothing was stored."""
+
+    code = "overloaded"
+
+
+class Internal(HoldfastError):
+    """A bug of ours: what happened stands in the broker's log, never in the answer."""
+
+    code = "internal"

@@ -1,0 +1,27 @@
+"""Names for the numbers and strings that identify things, so that they cannot be mixed up.
+
+An `Offset` counts messages within a partition and is what readers see. A `LogIndex` counts entries
+(batches) in the same log and is what replication sees. A `Term` numbers the reign of one leader.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+LogIndex = NewType("LogIndex", int)
+Term = NewType("Term", int)
+TopicName = NewType("TopicName", str)
+CursorName = NewType("CursorName", str)
+MessageId = NewType("MessageId", str)
+TimestampMs = NewType("TimestampMs", int)
+
+
+class PartitionId(NamedTuple):
+    """One totally ordered log: a topic and a number from zero."""
+
+    topic: TopicName
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.number}"

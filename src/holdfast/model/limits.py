@@ -1,0 +1,60 @@
+"""Every bound in the system, with its reason. What a user may change is a setting with this default."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# A topic name becomes a directory name: 200 leaves room for suffixes below the 255 bytes of a file name.
+TOPIC_NAME_BYTES_MAX: Final = 200
+# Cursor names stand in text lines and URLs.
+CURSOR_NAME_BYTES_MAX: Final = 200
+# Ids are kept in memory for the dedupe window: 100,000 of the longest are 25 MB.
+MESSAGE_ID_BYTES_MAX: Final = 250
+# A partition is a directory, an open file and an entry in every listing.
+PARTITIONS_PER_TOPIC_MAX: Final = 1024
+TOPICS_MAX: Final = 10_000
+# Each is an open file; where the system allows fewer files, fewer partitions are allowed.
+PARTITIONS_MAX: Final = 100_000
+
+# One message must fit into a batch, a batch into one read, and many connections into memory.
+MESSAGE_BYTES_MAX: Final = 1 * MIB
+# A batch is held in memory whole by whoever writes or reads it.
+BATCH_BYTES_MAX: Final = 16 * MIB
+HEADERS_PER_MESSAGE_MAX: Final = 64
+MESSAGES_PER_BATCH_MAX: Final = 100_000
+
+# What surrounds a payload in a text line: command, id, topic and separators.
+TEXT_LINE_OVERHEAD_BYTES: Final = 1 * KIB
+# A connection that began a line and fell silent holds a buffer; a minute is enough for any network.
+TEXT_HALF_LINE_TIMEOUT_S: Final = 60.0
+# Unacknowledged bytes of one text connection before the broker stops reading from it.
+TEXT_UNACKNOWLEDGED_BYTES_MAX: Final = 8 * MIB
+TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
+# Bytes queued towards a reader that does not read, before its pump waits for it.
+SUBSCRIBER_BUFFER_BYTES_MAX: Final = 256 * KIB
+
+CONNECTIONS_MAX: Final = 10_000
+# JSON takes ten times its size in memory while it is decoded.
+HTTP_BODY_BYTES_MAX: Final = 16 * MIB
+HTTP_READ_MESSAGES_DEFAULT: Final = 100
+HTTP_READ_MESSAGES_MAX: Final = 10_000
+HTTP_READ_BYTES_MAX: Final = 8 * MIB
+LONG_POLL_MS_MAX: Final = 60_000
+
+# Large enough to make rolling rare, small enough that recovery scans and retention stay quick.
+SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+# One index entry for at least this many bytes of log.
+INDEX_INTERVAL_BYTES: Final = 16 * KIB
+
+# The dedupe window of a partition: whichever bound is reached first.
+DEDUPE_IDS_MAX: Final = 100_000
+DEDUPE_AGE_MS_MAX: Final = 10 * 60 * 1000
+
+PROCESSOR_ATTEMPTS_MAX: Final = 3
+PROCESSOR_TIMEOUT_MS: Final = 30_000
+# Messages of one partition that may be in the workers at once; results still leave in order.
+PROCESSOR_INFLIGHT_PER_PARTITION: Final = 16

@@ -1,0 +1,49 @@
+"""What a message is, before it has a place in the log and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.model.ids import Offset, TimestampMs
+
+Header = tuple[str, bytes]
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher hands over. Without an id it is not recognised when it is sent twice."""
+
+    value: bytes
+    key: bytes | None = None
+    id: str | None = None
+    headers: Sequence[Header] = ()
+
+
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader gets. `id` is the publisher's, or `<partition>-<offset>` where it gave none."""
+
+    offset: Offset
+    timestamp_ms: TimestampMs
+    id: str
+    key: bytes | None
+    value: bytes
+    headers: Sequence[Header] = ()
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message stands now; `duplicate` means it was there before this publish."""
+
+    partition: int
+    offset: Offset
+    duplicate: bool = False
+
+
+class BatchPublished(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the messages of a batch stand; `offsets` is given where duplicates make them irregular."""
+
+    partition: int
+    base_offset: Offset
+    count: int
+    duplicates: int = 0
+    offsets: list[Offset] | None = None

@@ -1,0 +1,41 @@
+"""Which names are allowed. A topic name becomes a directory name: nothing in it can name a path."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.model.errors import BadCursorName, BadMessageId, BadTopicName
+from holdfast.model.ids import CursorName, MessageId, TopicName
+from holdfast.model.limits import CURSOR_NAME_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TOPIC_NAME_BYTES_MAX
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
+_ALLOWED = "letters, digits, '.', '_' and '-'"
+
+
+def topic_name(text: str) -> TopicName:
+    """Return `text` as a topic name or raise `BadTopicName` that says what would be right."""
+    if not text:
+        raise BadTopicName("the topic name is empty; name one of letters, digits, '.', '_' and '-'")
+    if len(text) > TOPIC_NAME_BYTES_MAX:
+        raise BadTopicName(f"the topic name has {len(text)} characters; at most {TOPIC_NAME_BYTES_MAX} are allowed")
+    if not _NAME.match(text) or text in {".", ".."}:
+        raise BadTopicName(f"the topic name {_shown(text)} is not allowed; use only {_ALLOWED}")
+    return TopicName(text)
+
+
+def cursor_name(text: str) -> CursorName:
+    """Return `text` as the name of a cursor (a durable subscription) or raise `BadCursorName`."""
+    if not text or len(text) > CURSOR_NAME_BYTES_MAX or not _NAME.match(text):
+        raise BadCursorName(f"the name {_shown(text)} is not allowed; use 1 to {CURSOR_NAME_BYTES_MAX} of {_ALLOWED}")
+    return CursorName(text)
+
+
+def message_id(text: str) -> MessageId:
+    """Return `text` as a message id or raise `BadMessageId`: any text without control characters."""
+    if not text or len(text.encode("utf-8", "surrogatepass")) > MESSAGE_ID_BYTES_MAX or not text.isprintable():
+        raise BadMessageId(f"a message id has 1 to {MESSAGE_ID_BYTES_MAX} printable bytes, not {_shown(text)}")
+    return MessageId(text)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 60 else text[:57] + "...")
