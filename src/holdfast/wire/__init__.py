@@ -1,0 +1,1 @@
+"""Pure codecs: bytes to values and back. No sockets, no files, no clock."""

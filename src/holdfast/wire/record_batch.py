@@ -1,0 +1,284 @@
+"""Kafka's public RecordBatch, version 2: the unit that is sent, replicated, stored and read.
+
+All numbers are big-endian; lengths and deltas inside a record are zigzag varints::
+
+    base offset      i64   0   given by the log, not covered by the CRC
+    batch length     i32   8   bytes behind this field
+    leader epoch     i32  12   given by the log, not covered by the CRC
+    magic            i8   16   2
+    crc              u32  17   CRC32C of everything from `attributes` on
+    attributes       i16  21   bits 0-2: compression (ours: 0)
+    last offset delta i32 23   count - 1
+    base timestamp   i64  27   milliseconds
+    max timestamp    i64  35
+    producer id, epoch, base sequence   i64 43, i16 51, i32 53   (-1: not idempotent)
+    record count     i32  57
+    records               61
+
+    record: length, attributes i8, timestamp delta, offset delta, key length (-1: none), key,
+            value length, value, header count, headers (key length, key, value length, value)
+
+The broker treats a batch as opaque bytes; what is decoded here is decoded for front ends that speak
+another format and, once, for batches that come from outside.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+from crc32c import crc32c
+
+from holdfast.model.errors import BadBatch
+from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_PER_BATCH_MAX
+from holdfast.model.messages import Header, StoredMessage
+from holdfast.wire import varint
+from holdfast.wire.record_runs import plain_record, run_of_equal_records, values_of_run
+
+HEADER_BYTES = 61
+# Bytes in front of what `batch length` counts.
+LENGTH_PREFIX_BYTES = 12
+# What the batch's own CRC does not cover: base offset, length, leader epoch, magic.
+UNCOVERED_BYTES = 17
+CRC_FROM = 21
+# The record header that carries a message's id; searched for as bytes to see whether a batch has any.
+ID_HEADER = "holdfast-id"
+ID_MARKER = varint.encode(len(ID_HEADER)) + ID_HEADER.encode()
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PLACE = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+# last offset delta, base timestamp, max timestamp
+_EXTENT = struct.Struct(">iqq")
+_EXTENT_AT = 23
+_COMPRESSION_MASK = 0x07
+_CONTROL_MASK = 0x20
+# How many records to decode one by one after a run of equal records turned out not to be one.
+_RUN_BACKOFF = 64
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BatchHeader(NamedTuple):
+    """The fields in front of the records."""
+
+    base_offset: Offset
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return LENGTH_PREFIX_BYTES + self.batch_length
+
+    @property
+    def next_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One record as it stands in a batch, before it is a message for a reader."""
+
+    timestamp_delta: int
+    key: bytes | None
+    value: bytes
+    headers: list[Header]
+
+
+def header(batch: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; `BadBatch` if it is not there whole."""
+    if len(batch) - position < HEADER_BYTES:
+        raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, here are {len(batch) - position}")
+    return BatchHeader._make(_HEADER.unpack_from(batch, position))
+
+
+def crc_matches(batch: Buffer, head: BatchHeader) -> bool:
+    """Whether the bytes are the ones the sender summed up."""
+    return crc32c(memoryview(batch)[CRC_FROM : head.size]) == head.crc
+
+
+def extent(batch: Buffer) -> tuple[int, TimestampMs]:
+    """How many offsets a batch takes and the time of its newest message: all that appending needs to know."""
+    last_offset_delta, _, newest_ms = _EXTENT.unpack_from(batch, _EXTENT_AT)
+    return last_offset_delta + 1, newest_ms
+
+
+def place(batch: bytearray, base_offset: Offset, leader_epoch: int) -> None:
+    """Write the batch's place in the log into it; its CRC does not cover either field."""
+    _PLACE.pack_into(batch, 0, base_offset)
+    _EPOCH.pack_into(batch, LENGTH_PREFIX_BYTES, leader_epoch)
+
+
+def split_batches(data: Buffer) -> list[memoryview]:
+    """Whole batches that stand one behind the other; `BadBatch` if the last one is cut off."""
+    view = memoryview(data)
+    batches = []
+    position = 0
+    while position < len(view):
+        head = header(view, position)
+        end = position + head.size
+        if head.batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > len(view):
+            raise BadBatch(f"batch length {head.batch_length} does not fit the {len(view) - position} bytes left")
+        batches.append(view[position:end])
+        position = end
+    return batches
+
+
+def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
+    """Check a batch that came from outside, every record of it; returns its header and its values."""
+    head = header(batch)
+    if head.magic != 2:
+        raise BadBatch(f"batch format {head.magic} is not supported; send format 2")
+    if head.size != len(batch):
+        raise BadBatch(f"the batch says it has {head.size} bytes, but has {len(batch)}")
+    if head.size > BATCH_BYTES_MAX:
+        raise BadBatch(f"the batch has {head.size} bytes; at most {BATCH_BYTES_MAX} are allowed")
+    if head.attributes & _COMPRESSION_MASK:
+        raise BadBatch("compressed batches are not supported; send them uncompressed")
+    if head.attributes & _CONTROL_MASK:
+        raise BadBatch("control batches are the broker's own; send records")
+    if not 1 <= head.record_count <= MESSAGES_PER_BATCH_MAX:
+        raise BadBatch(f"a batch holds 1 to {MESSAGES_PER_BATCH_MAX} records, not {head.record_count}")
+    if head.last_offset_delta != head.record_count - 1:
+        raise BadBatch(f"last offset delta {head.last_offset_delta} does not fit {head.record_count} records")
+    if not crc_matches(batch, head):
+        raise BadBatch("the batch does not match its CRC32C")
+    return head, decode_values(batch)
+
+
+def decode_values(batch: Buffer) -> list[bytes]:
+    """All values, in order: the fast road, for readers that need neither keys nor headers.
+
+    Records of equal shape and length, which most batches consist of, are taken in one go.
+    """
+    data = bytes(batch)
+    count = header(data).record_count
+    values: list[bytes] = []
+    position = HEADER_BYTES
+    next_run_at = 0
+    while len(values) < count:
+        index = len(values)
+        if index >= next_run_at:
+            run = run_of_equal_records(data, position, index, count)
+            if run is not None:
+                values += values_of_run(data, run)
+                position = run.end
+                continue
+            next_run_at = index + _RUN_BACKOFF
+        plain = plain_record(data, position, index)
+        if plain is not None:
+            value_position, position = plain
+            values.append(data[value_position : position - 1])
+        else:
+            record, position = _record(data, position, index)
+            values.append(record.value)
+    if position != len(data):
+        raise BadBatch(f"{len(data) - position} bytes follow the last record")
+    return values
+
+
+def decode_records(batch: Buffer) -> list[Record]:
+    """All records with their keys and headers."""
+    data = bytes(batch)
+    records = []
+    position = HEADER_BYTES
+    for index in range(header(data).record_count):
+        record, position = _record(data, position, index)
+        records.append(record)
+    return records
+
+
+def decode(
+    batch: Buffer, partition_number: int, *, start: Offset | None = None, messages_max: int | None = None
+) -> list[StoredMessage]:
+    """Messages as a reader sees them: those at or after `start`, at most `messages_max` of them."""
+    data = bytes(batch)
+    head = header(data)
+    first = 0 if start is None else min(max(0, start - head.base_offset), head.record_count)
+    end = head.record_count if messages_max is None else min(head.record_count, first + messages_max)
+    messages = []
+    position = _position_of(data, first)
+    for index in range(first, end):
+        record, position = _record(data, position, index)
+        messages.append(_message(record, Offset(head.base_offset + index), head.base_timestamp_ms, partition_number))
+    return messages
+
+
+def _position_of(data: bytes, index: int) -> int:
+    """Where record `index` begins; the ones before it are stepped over, not decoded."""
+    position = HEADER_BYTES
+    for _ in range(index):
+        length, position = varint.decode(data, position)
+        position += length
+    return position
+
+
+def has_ids(batch: Buffer) -> bool:
+    """Whether a message in it may carry an id (a value that holds the marker is a harmless yes)."""
+    return ID_MARKER in (batch if isinstance(batch, bytes | bytearray) else bytes(batch))
+
+
+def record_id(record: Record) -> str | None:
+    """The id its publisher gave it; bytes that are no text stay apart, to be refused and not mixed up."""
+    for name, value in record.headers:
+        if name == ID_HEADER:
+            return value.decode("utf-8", "surrogateescape")
+    return None
+
+
+def _message(record: Record, offset: Offset, base_timestamp_ms: int, partition_number: int) -> StoredMessage:
+    given_id = record_id(record) if record.headers else None
+    return StoredMessage(
+        offset=offset,
+        timestamp_ms=TimestampMs(base_timestamp_ms + record.timestamp_delta),
+        id=given_id if given_id is not None else f"{partition_number}-{offset}",
+        key=record.key,
+        value=record.value,
+        headers=[pair for pair in record.headers if pair[0] != ID_HEADER] if given_id is not None else record.headers,
+    )
+
+
+def _record(data: bytes, position: int, index: int) -> tuple[Record, int]:
+    length, position = varint.decode(data, position)
+    end = position + length
+    if length < 0 or end > len(data):
+        raise BadBatch(f"record {index} is longer than its batch")
+    position += 1  # attributes: unused in the format
+    timestamp_delta, position = varint.decode(data, position)
+    offset_delta, position = varint.decode(data, position)
+    if offset_delta != index:
+        raise BadBatch(f"record {index} says that it is record {offset_delta}")
+    key, position = _bytes(data, position, end)
+    value, position = _bytes(data, position, end)
+    header_count, position = varint.decode(data, position)
+    headers: list[Header] = []
+    if header_count:
+        if not 0 <= header_count <= length:
+            raise BadBatch(f"record {index} says that it has {header_count} headers")
+        for _ in range(header_count):
+            name, position = _bytes(data, position, end)
+            content, position = _bytes(data, position, end)
+            headers.append(((name or b"").decode("utf-8", "replace"), content or b""))
+    if position != end:
+        raise BadBatch(f"record {index} does not end where its length says")
+    return Record(timestamp_delta, key, value or b"", headers), position
+
+
+def _bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = varint.decode(data, position)
+    if length < 0:
+        return None, position
+    if position + length > end:
+        raise BadBatch("a field is longer than its record")
+    return data[position : position + length], position + length

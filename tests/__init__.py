@@ -1,0 +1,1 @@
+"""Everything that tries to make Holdfast lose, invent or repeat a message."""

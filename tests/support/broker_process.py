@@ -1,0 +1,225 @@
+"""A broker as users run it: `holdfast serve` in a process of its own, killed, stopped and started at will."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.support.batches import ForeignRecord, foreign_records
+from tests.support.text_client import TextClient
+
+START_S = 30.0
+STOP_S = 30.0
+BATCHES = "application/vnd.holdfast.batches"
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    """Poll until something holds; a test that would wait for ever says what for."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.005)
+
+
+def free_port() -> int:
+    """A port below the ephemeral range, so that no client's connection takes it while its server is away."""
+    rolled = random.SystemRandom()
+    while True:
+        port = rolled.randrange(15_000, 32_000)
+        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+class BrokerProcess:
+    """One broker over one data directory. Use it as a context: it is gone when the block is."""
+
+    def __init__(
+        self,
+        data: Path,
+        *flags: str,
+        wrapper: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        text_port: int = 0,
+        http_port: int = 0,
+        files: Path | None = None,
+    ) -> None:
+        self.data = data
+        self.flags = flags
+        self.wrapper = list(wrapper)
+        self.environment = dict(environment or {})
+        self.text_port, self.http_port = text_port, http_port
+        self.pid = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._runs = 0
+        # Beside the data and not in it: what is on a disk that fails must not keep a test from looking.
+        self._files = Path(tempfile.mkdtemp(prefix=f"{data.name}-", dir=files or data.parent))
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> BrokerProcess:
+        self._runs += 1
+        ready = self._files / f"ready-{self._runs}.json"
+        command = [*self.wrapper, sys.executable, "-W", "error", "-m", "holdfast.cli", "serve"]
+        command += ["--data", str(self.data), "--ready-file", str(ready)]
+        command += ["--text", f"127.0.0.1:{self.text_port}", "--http", f"127.0.0.1:{self.http_port}", *self.flags]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment |= {"HOLDFAST_QUIET": "1", **self.environment}
+        with self._log_file().open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+        deadline = time.monotonic() + START_S
+        while not ready.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the broker did not start: {self.log()}")
+            time.sleep(0.01)
+        told = json.loads(ready.read_bytes())
+        self.pid = told["pid"]
+        self.text_address = _address(told["text"])
+        self.http_address = _address(told["http"])
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel does it when memory is short."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self, *, wait: bool = True) -> None:
+        """SIGTERM, and it must leave by itself with 0."""
+        assert self._process is not None
+        os.kill(self.pid, signal.SIGTERM)
+        if wait:
+            self.wait_gone()
+
+    def wait_gone(self) -> None:
+        assert self._process is not None
+        assert self._process.wait(STOP_S) == 0, self.log()
+        self._process = None
+
+    def restart(self) -> BrokerProcess:
+        """Start again on the same data, and on the same ports if they were given."""
+        assert self._process is None, "stop it first"
+        return self.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if self.pid and process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+        if not self.wrapper or not self.pid:
+            process.kill()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_S)
+        self.pid = 0
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start() if self._process is None else self
+
+    def __exit__(self, *_: object) -> None:
+        self._end(signal.SIGKILL)
+
+    # --- looking at it ------------------------------------------------------------------------------
+
+    def _log_file(self) -> Path:
+        return self._files / f"log-{self._runs}.txt"
+
+    def log(self) -> str:
+        """What it wrote since its last start."""
+        return self._log_file().read_text("utf-8", "replace")
+
+    def resident_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text("ascii").splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("this system does not tell how much memory a process has")
+
+    # --- talking to it ------------------------------------------------------------------------------
+
+    def connect(self, **options: Any) -> TextClient:
+        """A text client that has been greeted."""
+        return TextClient(self.text_address, **options)
+
+    def call(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(*self.http_address, timeout=30)
+        sent = dict(headers or {})
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        try:
+            connection.request(method, path, body, sent)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def json(self, method: str, path: str, body: object = None) -> Any:
+        status, answer = self.call(method, path, body)
+        assert status < 300, (status, answer)
+        return json.loads(answer) if answer else None
+
+    def publish_http(self, topic: str, *values: bytes) -> None:
+        messages = [{"base64": base64.b64encode(value).decode()} for value in values]
+        self.json("POST", f"/v1/topics/{topic}/messages", {"messages": messages})
+
+    def topics(self) -> dict[str, dict[str, Any]]:
+        return {topic["topic"]: topic for topic in self.json("GET", "/v1/topics")["topics"]}
+
+    def metric(self, name: str) -> float:
+        status, answer = self.call("GET", "/metrics", headers={"Accept": "text/plain"})
+        assert status == 200
+        found = [line for line in answer.decode().splitlines() if line.split("{")[0].split(" ")[0] == name]
+        assert found, f"there is no metric {name}"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+
+    def stored(self, topic: str, partition: int = 0) -> list[ForeignRecord]:
+        """Every message of a partition, fetched as stored batches and read by aiokafka; checks the offsets."""
+        found: list[ForeignRecord] = []
+        offset = 0
+        path = f"/v1/topics/{topic}/partitions/{partition}/messages"
+        while True:
+            status, body = self.call("GET", f"{path}?offset={offset}&max_bytes=4000000", headers={"Accept": BATCHES})
+            assert status == 200, (status, body)
+            if not body:
+                return found
+            found += [record for record in foreign_records(body) if record.offset >= offset]
+            assert [record.offset for record in found] == list(range(len(found))), "offsets have a gap"
+            offset = found[-1].offset + 1
+
+    def stored_values(self, topic: str, partition: int = 0) -> list[bytes]:
+        return [record.value or b"" for record in self.stored(topic, partition)]
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, port = text.rsplit(":", 1)
+    return host, int(port)
+
+
+@contextlib.contextmanager
+def traced(data: Path, inject: str, *flags: str) -> Iterator[BrokerProcess]:
+    """A broker under strace, whose system calls fail as `inject` says."""
+    wrapper = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fdatasync,fsync,syncfs", "-e", f"inject={inject}"]
+    with BrokerProcess(data, *flags, wrapper=wrapper) as broker:
+        yield broker

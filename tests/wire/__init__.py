@@ -1,0 +1,1 @@
+"""Codecs against somebody else's implementation, against slow references, and against nonsense."""
