@@ -1,0 +1,333 @@
+"""The broker as front ends see it: topics, publishing, reading, cursors and subscriptions.
+
+One object on one event loop. It knows no socket, file or clock; the backend below it decides where
+messages live, the front ends above it decide how they travel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.broker import admit
+from holdfast.broker.backend import Backend
+from holdfast.broker.cursors import CursorRead, Cursors
+from holdfast.broker.follower import Follower
+from holdfast.broker.places import parse_place
+from holdfast.broker.publishing import Publisher, Publishing, Settings
+from holdfast.broker.stats import BrokerStats
+from holdfast.model import names
+from holdfast.model.errors import TooManyTopics, TopicExists, TopicNotFound
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.limits import (
+    DEDUPE_AGE_MS_MAX,
+    DEDUPE_IDS_MAX,
+    MESSAGE_BYTES_MAX,
+    TOPICS_MAX,
+)
+from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
+from holdfast.model.topics import CursorDescription, Topic, TopicConfig, TopicDescription
+from holdfast.wire import record_batch
+
+OnTopic = Callable[[Topic], None]
+
+
+class Broker:
+    """All a front end may do."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        now_ms: Callable[[], TimestampMs],
+        auto_create: bool = True,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        dedupe_ids_max: int = DEDUPE_IDS_MAX,
+        dedupe_age_ms_max: int = DEDUPE_AGE_MS_MAX,
+        delivers_from: Callable[[TopicName], TopicName] = lambda name: name,
+        on_skip: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.backend = backend
+        self.stats = BrokerStats()
+        self.auto_create = auto_create
+        self.message_bytes_max = message_bytes_max
+        self.cursor_claims = Cursors(backend)
+        self._creating = 0
+        self._now_ms = now_ms
+        self._delivers_from = delivers_from
+        self._on_skip = on_skip
+        settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
+        self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, config: TopicConfig) -> TopicDescription:
+        """Raises `TopicExists`, `BadTopicName`, `BadValue`."""
+        topic_name = names.topic_name(name)
+        config.checked()
+        await self._create(topic_name, config)
+        return self.describe_topic(topic_name)
+
+    async def _create(self, name: TopicName, config: TopicConfig) -> None:
+        """What subscribers will read comes first, so that it is there as soon as the topic is."""
+        # Those that are on their way count: one chunk of lines may name thousands.
+        if self.backend.topic(name) is None and len(self.backend.topics()) + self._creating >= TOPICS_MAX:
+            raise TooManyTopics(f"there are {TOPICS_MAX} topics already; delete one first")
+        self._creating += 1
+        try:
+            delivered = self._delivers_from(name)
+            if delivered != name:
+                with contextlib.suppress(TopicExists):
+                    await self.backend.create_topic(delivered, config)
+            await self.backend.create_topic(name, config)
+        finally:
+            self._creating -= 1
+
+    async def delete_topic(self, name: str) -> None:
+        """What subscribers read goes with it: a new topic of that name begins empty on both ends."""
+        topic = self._topic(name)
+        delivered = self._delivers_from(topic.name)
+        for each in (topic.name, delivered) if delivered != topic.name else (topic.name,):
+            if self.backend.topic(each) is not None:
+                try:
+                    await self.backend.delete_topic(each)
+                finally:
+                    # Also where it failed half way: ids that are remembered must belong to what is stored.
+                    self._publisher.forget_topic(each)
+
+    def topics(self) -> list[TopicDescription]:
+        return [self._described(topic) for topic in sorted(self.backend.topics(), key=lambda topic: topic.name)]
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        return self._described(self._topic(name))
+
+    def delivers_from(self, name: str) -> TopicName:
+        """The topic whose messages subscribers of `name` get: itself, or what its processor makes of it."""
+        return self._delivers_from(names.topic_name(name))
+
+    async def ensure_topic(self, name: str) -> Topic:
+        """The topic, created if it is missing and topics may be created by use."""
+        checked = names.topic_name(name)
+        if self.backend.topic(checked) is None and self.auto_create:
+            await self._publisher.ensure_topic(checked)
+        return self._topic(checked)
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def publish_values(self, topic: str, values: Sequence[bytes]) -> Publishing:
+        """The hot road: no keys, ids or headers; all values go to one partition, in order."""
+        return self._publisher.publish_values(topic, values)
+
+    def publish(
+        self, topic: str, messages: Sequence[NewMessage], partition: int | None = None
+    ) -> asyncio.Future[list[Published]]:
+        """Messages with keys, ids and headers; the results come in their order once all are durable."""
+        return self._publisher.publish(topic, messages, partition)
+
+    def publish_batches(
+        self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
+    ) -> list[asyncio.Future[BatchPublished]]:
+        """Record batches that a client built; all are checked before the first is stored."""
+        return self._publisher.publish_batches(topic, partition, batches)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read_batches(self, topic: str, partition: int, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
+        """Stored batches as they are, the first one holding `offset`."""
+        return await self.backend.read(self._partition(topic, partition), offset, bytes_max)
+
+    async def read(
+        self, topic: str, partition: int, offset: Offset, messages_max: int, bytes_max: int
+    ) -> tuple[list[StoredMessage], Offset]:
+        """Messages from `offset` on, and the offset to go on with."""
+        messages: list[StoredMessage] = []
+        for batch in await self.read_batches(topic, partition, offset, bytes_max):
+            wanted = messages_max - len(messages)
+            if wanted <= 0:
+                break
+            messages += record_batch.decode(batch, partition, start=offset, messages_max=wanted)
+        return messages, Offset(messages[-1].offset + 1) if messages else offset
+
+    async def wait_for(self, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> bool:
+        """Wait until some partition has a message at its position; False when the time is up."""
+        follower = self.follow(topic, positions)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await follower.wait()
+        except TimeoutError:
+            return False
+        finally:
+            follower.close()
+        return True
+
+    def follow(self, topic: str, positions: Mapping[int, Offset]) -> Follower:
+        """A reader of exactly this topic's log from these positions on; close it when done."""
+        checked = self._topic(topic)
+        for number in positions:
+            admit.check_partition(checked, number)
+        return Follower(self.backend, checked.name, positions, self.stats, self._on_skip)
+
+    def end_positions(self, topic: str) -> dict[int, Offset] | None:
+        """The end of every partition now; `None` if there is no such topic."""
+        known = self.backend.topic(TopicName(topic))
+        if known is None:
+            return None
+        end_offset = self.backend.end_offset
+        return {number: end_offset(PartitionId(known.name, number)) for number in range(known.config.partitions)}
+
+    async def positions(self, topic: str, where: str | int) -> dict[int, Offset]:
+        """The same place in every partition of a topic."""
+        numbers = range(self._topic(topic).config.partitions)
+        return {number: await self.resolve_offset(topic, number, where) for number in numbers}
+
+    async def resolve_offset(self, topic: str, partition: int, where: str | int) -> Offset:
+        """`earliest`, `latest`, an offset or a time ago (`-10m`) as an offset."""
+        place = parse_place(where)
+        start, end = self.partition_range(topic, partition)
+        if place.offset is not None:
+            return Offset(place.offset)
+        if place.ago_ms is not None:
+            return await self.offset_at(topic, partition, self._now_ms() - place.ago_ms)
+        return start if place.word == "earliest" else end
+
+    async def offset_at(self, topic: str, partition: int, timestamp_ms: int) -> Offset:
+        """The first message of that time or later; the end if there is none."""
+        return await self.backend.offset_at(self._partition(topic, partition), TimestampMs(timestamp_ms))
+
+    def partition_range(self, topic: str, partition: int) -> tuple[Offset, Offset]:
+        """The first offset that is there, and the one the next message will get."""
+        checked = self._partition(topic, partition)
+        return self.backend.start_offset(checked), self.backend.end_offset(checked)
+
+    # --- cursors: they belong to what a topic delivers ----------------------------------------------
+
+    def cursors(self, topic: str | None = None) -> list[CursorDescription]:
+        wanted = None if topic is None else self._delivered(topic).name
+        found = []
+        for topic_name, name in sorted(self.backend.cursors()):
+            known = self.backend.topic(topic_name)
+            if known is not None and wanted in (None, topic_name):
+                found.append(self.cursor_claims.describe(known, name))
+        return found
+
+    def describe_cursor(self, topic: str, name: str) -> CursorDescription:
+        return self.cursor_claims.describe(self._delivered(topic), names.cursor_name(name))
+
+    async def open_cursor(self, topic: str, name: str, start: str | int | Mapping[int, Offset]) -> dict[int, Offset]:
+        """Where a named reader stands; one that is new stands at `start`, durably."""
+        delivered, cursor = self._delivered(topic), names.cursor_name(name)
+        positions = self.cursor_claims.positions(delivered, cursor)
+        if positions is not None:
+            # It may be that another connection is making it right now.
+            await self.backend.set_cursor(delivered.name, cursor, {})
+            return positions
+        if isinstance(start, str | int):
+            positions = await self.positions(delivered.name, start)
+        else:
+            positions = dict(start)
+        await self.cursor_claims.make(delivered, cursor, positions)
+        return positions
+
+    async def read_cursor(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: str | int = "earliest",
+        messages_max: int,
+        bytes_max: int,
+        auto_ack: bool = False,
+    ) -> CursorRead:
+        """What a named reader has not acknowledged yet, as much as is there now."""
+        delivered = self._delivered(topic)
+        positions = await self.open_cursor(topic, name, start)
+        follower = self.follow(delivered.name, positions)
+        messages: list[tuple[int, StoredMessage]] = []
+        ack: dict[int, Offset] = {}
+        bytes_left = bytes_max
+        try:
+            while len(messages) < messages_max and bytes_left > 0:
+                delivery = await follower.poll(bytes_left)
+                if delivery is None:
+                    break
+                bytes_left -= sum(map(len, delivery.batches))
+                for batch in delivery.batches:
+                    taken = record_batch.decode(
+                        batch, delivery.partition, start=delivery.offset, messages_max=messages_max - len(messages)
+                    )
+                    messages += [(delivery.partition, message) for message in taken]
+                    if taken:
+                        ack[delivery.partition] = Offset(taken[-1].offset + 1)
+        finally:
+            follower.close()
+        if auto_ack and ack:
+            await self.ack_cursor(topic, name, ack)
+        return CursorRead(messages, ack)
+
+    def ack_cursor(self, topic: str, name: str, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
+        """Everything below these offsets is done; never moves backwards."""
+        return self.cursor_claims.advance(self._delivered(topic), names.cursor_name(name), positions)
+
+    async def seek_cursor(
+        self, topic: str, name: str, to: str | int, partition: int | None = None
+    ) -> CursorDescription:
+        """Move a named reader anywhere, or make it there."""
+        delivered, cursor = self._delivered(topic), names.cursor_name(name)
+        if partition is None:
+            positions = await self.positions(delivered.name, to)
+        else:
+            positions = {partition: await self.resolve_offset(delivered.name, partition, to)}
+        await self.cursor_claims.seek(delivered, cursor, positions)
+        return self.cursor_claims.describe(delivered, cursor)
+
+    async def delete_cursor(self, topic: str, name: str) -> None:
+        description = self.describe_cursor(topic, name)
+        self.cursor_claims.evict((description.topic, description.name))
+        await self.backend.delete_cursor(description.topic, description.name)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def on_topic(self, callback: OnTopic) -> None:
+        """Call back for every topic there is and every one that is created from now on."""
+        self.backend.watch_topics(callback)
+
+    def ready_problem(self) -> str | None:
+        """Why publishes are not taken now; `None` if they are."""
+        return "the broker is shutting down" if self._publisher.is_closed else self.backend.problem()
+
+    def refuse_publishes(self, but_for: Callable[[TopicName], bool] = lambda name: False) -> None:
+        """The first step of leaving: nothing new is taken, but for what finishes what was taken before."""
+        self._publisher.close(but_for)
+
+    # --- inner ------------------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.backend.topic(TopicName(name))
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {names.topic_name(name)}; publish to it or create it")
+        return topic
+
+    def _partition(self, topic: str, number: int) -> PartitionId:
+        checked = self._topic(topic)
+        admit.check_partition(checked, number)
+        return PartitionId(checked.name, number)
+
+    def _delivered(self, topic: str) -> Topic:
+        return self._topic(self.delivers_from(topic))
+
+    def _described(self, topic: Topic) -> TopicDescription:
+        partitions = [
+            self.backend.describe_partition(PartitionId(topic.name, number))
+            for number in range(topic.config.partitions)
+        ]
+        return TopicDescription(
+            topic=topic.name,
+            created_ms=topic.created_ms,
+            retention_ms=topic.config.retention_ms,
+            retention_bytes=topic.config.retention_bytes,
+            messages=sum(partition.end_offset - partition.start_offset for partition in partitions),
+            size_bytes=sum(partition.size_bytes for partition in partitions),
+            delivers_from=self._delivers_from(topic.name),
+            partitions=partitions,
+        )

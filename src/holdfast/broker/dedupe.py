@@ -1,0 +1,71 @@
+"""Recognising a message that was sent twice.
+
+Each partition remembers the ids of its newest messages, bounded by count and by age, whichever comes
+first. The window is a consequence of the log: ids travel inside the stored batches, so it is rebuilt by
+reading the newest of them, after a restart as after a change of leader.
+
+A message's partition follows from its key, or from its id where it has no key, so a resend of the same
+message meets the same window.
+"""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections import deque
+
+from holdfast.model.ids import Offset, TimestampMs
+
+
+class DedupeWindow:
+    """The ids one partition remembers, those whose messages are still being stored among them."""
+
+    def __init__(self, *, ids_max: int, age_ms_max: int) -> None:
+        self._ids_max = ids_max
+        self._age_ms_max = age_ms_max
+        self._stored: dict[str, Offset] = {}
+        self._order: deque[tuple[TimestampMs, str, Offset]] = deque()
+        self._pending: dict[str, tuple[Future[Offset], int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def stored_offset(self, message_id: str, now_ms: TimestampMs) -> Offset | None:
+        """Where a message with this id stands, if it is within the window."""
+        self._forget_older_than(TimestampMs(now_ms - self._age_ms_max))
+        return self._stored.get(message_id)
+
+    def pending(self, message_id: str) -> tuple[Future[Offset], int] | None:
+        """The append that is storing a message with this id, and its place in the batch."""
+        return self._pending.get(message_id)
+
+    def storing(self, message_ids: dict[str, int], appended: Future[Offset], now_ms: TimestampMs) -> None:
+        """Take note of ids (with their places in the batch) until their append is done or has failed."""
+        for message_id, place in message_ids.items():
+            self._pending[message_id] = (appended, place)
+        if appended.done():
+            self._settle(message_ids, appended, now_ms)
+        else:
+            appended.add_done_callback(lambda done: self._settle(message_ids, done, now_ms))
+
+    def remember(self, message_id: str, offset: Offset, timestamp_ms: TimestampMs) -> None:
+        """Take note of an id that is stored; called in the order of the log."""
+        self._stored[message_id] = offset
+        self._order.append((timestamp_ms, message_id, offset))
+        while len(self._order) > self._ids_max:
+            self._forget_oldest()
+
+    def _settle(self, message_ids: dict[str, int], appended: Future[Offset], now_ms: TimestampMs) -> None:
+        failed = appended.cancelled() or appended.exception() is not None
+        for message_id, place in message_ids.items():
+            self._pending.pop(message_id, None)
+            if not failed:
+                self.remember(message_id, Offset(appended.result() + place), now_ms)
+
+    def _forget_older_than(self, timestamp_ms: TimestampMs) -> None:
+        while self._order and self._order[0][0] < timestamp_ms:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, message_id, offset = self._order.popleft()
+        if self._stored.get(message_id) == offset:
+            del self._stored[message_id]

@@ -1,0 +1,118 @@
+"""A reader at its own place: what live and durable subscribers, long polls and tails have in common.
+
+Nothing is queued for a reader. It has a position in each partition and reads from the log when it is
+ready for more, so one that is slow or dead costs a few numbers and slows nobody down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from holdfast.broker.backend import Backend
+from holdfast.broker.stats import BrokerStats
+from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.wire import record_batch
+
+
+class Delivery(NamedTuple):
+    """Batches of one partition; the first `skip` records of the first batch are before the position."""
+
+    partition: int
+    offset: Offset
+    batches: list[memoryview]
+    skip: int
+    next_offset: Offset
+
+
+class Follower:
+    """Follows all partitions of a topic from given positions on."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        topic: TopicName,
+        positions: Mapping[int, Offset],
+        stats: BrokerStats,
+        on_skip: Callable[[str], None],
+    ) -> None:
+        self.topic = topic
+        self.positions = dict(positions)
+        self._backend = backend
+        self._stats = stats
+        self._on_skip = on_skip
+        self._partitions = {number: PartitionId(topic, number) for number in positions}
+        self._followed = backend.topic(topic)
+        self._moved = asyncio.Event()
+        self._unwatch = [backend.watch(partition, self._moved.set) for partition in self._partitions.values()]
+        # Where the last turn ended, so that a busy partition does not starve the others.
+        self._turn = 0
+
+    def close(self) -> None:
+        for unwatch in self._unwatch:
+            unwatch()
+        self._unwatch.clear()
+
+    async def next(self, bytes_max: int) -> Delivery:
+        """The next batches of whichever partition has some; waits for them. Raises `TopicNotFound`."""
+        while True:
+            delivery = await self.poll(bytes_max)
+            if delivery is not None:
+                return delivery
+            await self.wait()
+
+    async def wait(self) -> None:
+        """Wait until some partition may have moved beyond its position."""
+        while not self.is_behind():
+            self._moved.clear()
+            if self._backend.topic(self.topic) != self._followed:
+                raise TopicNotFound(f"topic {self.topic} was deleted")
+            await self._moved.wait()
+
+    def is_behind(self) -> bool:
+        end_offset = self._backend.end_offset
+        return any(end_offset(self._partitions[number]) > offset for number, offset in self.positions.items())
+
+    async def poll(self, bytes_max: int) -> Delivery | None:
+        """The next batches if there are any now, and the position behind them."""
+        if self._backend.topic(self.topic) not in (self._followed, None):
+            raise TopicNotFound(f"topic {self.topic} was deleted and created again")
+        numbers = list(self.positions)
+        for step in range(len(numbers)):
+            number = numbers[(self._turn + step) % len(numbers)]
+            delivery = await self._read(number, bytes_max)
+            if delivery is not None:
+                self._turn = (self._turn + step + 1) % len(numbers)
+                return delivery
+        return None
+
+    async def _read(self, number: int, bytes_max: int) -> Delivery | None:
+        partition = self._partitions[number]
+        while self._backend.end_offset(partition) > self.positions[number]:
+            offset = self.positions[number]
+            try:
+                batches = list(await self._backend.read(partition, offset, bytes_max))
+            except DamagedData as damage:
+                self._skip(number, Offset(damage.next_offset), "damaged")
+                continue
+            except OffsetOutOfRange:
+                self._skip(number, self._backend.start_offset(partition), "expired")
+                continue
+            if not batches:
+                break
+            next_offset = record_batch.header(batches[-1]).next_offset
+            skip = max(0, offset - record_batch.header(batches[0]).base_offset)
+            self.positions[number] = next_offset
+            return Delivery(number, offset, batches, skip, next_offset)
+        return None
+
+    def _skip(self, number: int, to: Offset, why: str) -> None:
+        lost = max(0, to - self.positions[number])
+        if why == "damaged":
+            self._stats.skipped_damaged += lost
+        else:
+            self._stats.skipped_expired += lost
+        self._on_skip(f"{self._partitions[number]}: {lost} {why} messages skipped, going on at offset {to}")
+        self.positions[number] = to

@@ -1,0 +1,288 @@
+"""The way in: admit, find the partition, recognise resends, build the batch, append.
+
+Everything up to the append happens in the call itself, so messages of one caller get their offsets in the
+order of its calls. What is still open then is only when they are durable, which the returned future says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.broker import admit, results
+from holdfast.broker.backend import Backend
+from holdfast.broker.dedupe_windows import DedupeWindows
+from holdfast.broker.gates import Gates
+from holdfast.broker.results import Gathered, then
+from holdfast.broker.stats import BrokerStats
+from holdfast.model import names
+from holdfast.model.errors import BadBatch, BadMessageId, HoldfastError, ShuttingDown, TopicExists, TopicNotFound
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import BatchPublished, NewMessage, Published
+from holdfast.model.topics import Topic, TopicConfig
+from holdfast.wire import batch_builder, record_batch
+from holdfast.wire.equal_lines import EqualLines
+
+# A producer whose clock is further ahead would make retention and search by time useless.
+_CLOCK_AHEAD_MS_MAX = 24 * 60 * 60 * 1000
+
+
+class Publishing(NamedTuple):
+    """Values on their way: the i-th of them gets `offset + i` once the future is done."""
+
+    partition: int
+    offset: asyncio.Future[Offset]
+
+
+class Settings(NamedTuple):
+    message_bytes_max: int
+    auto_create: bool
+    dedupe_ids_max: int
+    dedupe_age_ms_max: int
+
+
+class Publisher:
+    """Puts messages into partitions of one backend."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        settings: Settings,
+        stats: BrokerStats,
+        now_ms: Callable[[], TimestampMs],
+        create_topic: Callable[[TopicName, TopicConfig], Awaitable[None]],
+    ) -> None:
+        self._backend = backend
+        self._settings = settings
+        self._stats = stats
+        self._now_ms = now_ms
+        self._create_topic = create_topic
+        self._gates = Gates()
+        self._windows = DedupeWindows(
+            backend, now_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
+        )
+        self._rotation: dict[TopicName, int] = {}
+        # Of topics that have just one, so that it is not made anew for each message.
+        self._only_partition: dict[TopicName, PartitionId] = {}
+        self._still_taken: Callable[[TopicName], bool] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._still_taken is not None
+
+    def close(self, but_for: Callable[[TopicName], bool]) -> None:
+        """Refuse publishes from now on, but for those to topics that `but_for` says yes to."""
+        self._still_taken = but_for
+
+    # --- values only ------------------------------------------------------------------------------
+
+    def publish_values(self, topic_text: str, values: Sequence[bytes]) -> Publishing:
+        """Store messages that are nothing but a value, all in one partition."""
+        admit.check_values(values, self._settings.message_bytes_max)
+        topic = self._open_topic(topic_text)
+        if topic is None:
+            name = TopicName(topic_text)
+            return Publishing(0, self._gates.behind(name, lambda: self._append_values(PartitionId(name, 0), values)))
+        partition = self._only_partition.get(topic.name)
+        if partition is None:
+            partition = PartitionId(topic.name, self._any_partition(topic))
+        return Publishing(partition.number, self._append_values(partition, values))
+
+    def _append_values(self, partition: PartitionId, values: Sequence[bytes]) -> asyncio.Future[Offset]:
+        now_ms = self._now_ms()
+        batch = values.batch(now_ms) if isinstance(values, EqualLines) else batch_builder.build_values(values, now_ms)
+        appended = self._backend.append(partition, batch)
+        self._stats.count_publish(len(values), len(batch))
+        return appended
+
+    # --- keys, ids, headers -----------------------------------------------------------------------
+
+    def publish(
+        self, topic_text: str, messages: Sequence[NewMessage], partition: int | None = None
+    ) -> asyncio.Future[list[Published]]:
+        """Store messages; all are checked before the first is stored."""
+        admit.check_messages(messages, self._settings.message_bytes_max)
+        needs_windows = any(message.id is not None for message in messages)
+        topic = self._open_topic(topic_text, needs_windows=needs_windows)
+        if topic is None:
+            name = TopicName(topic_text)
+            return self._gates.behind(name, lambda: self._append_messages(self._existing(name), messages, partition))
+        return self._append_messages(topic, messages, partition)
+
+    def _append_messages(
+        self, topic: Topic, messages: Sequence[NewMessage], partition: int | None
+    ) -> asyncio.Future[list[Published]]:
+        if partition is not None:
+            admit.check_partition(topic, partition)
+        gathered = Gathered(len(messages))
+        anywhere: int | None = None
+        groups: dict[int, list[int]] = {}
+        for place, message in enumerate(messages):
+            number = partition if partition is not None else admit.partition_of(topic, message)
+            if number is None:
+                anywhere = self._any_partition(topic) if anywhere is None else anywhere
+                number = anywhere
+            groups.setdefault(number, []).append(place)
+        for number, places in groups.items():
+            self._append_group(PartitionId(topic.name, number), messages, places, gathered)
+        return gathered.future
+
+    def _append_group(
+        self, partition: PartitionId, messages: Sequence[NewMessage], places: list[int], gathered: Gathered
+    ) -> None:
+        """Append those of `messages` that belong to one partition, less the ones that are there already."""
+        now_ms = self._now_ms()
+        window = self._windows.of(partition)
+        fresh: list[int] = []
+        fresh_ids: dict[str, int] = {}
+        repeats: list[tuple[int, int]] = []
+        for place in places:
+            message_id = messages[place].id
+            if message_id is None:
+                fresh.append(place)
+                continue
+            assert window is not None, "ids are only admitted once the window is there"
+            if (offset := window.stored_offset(message_id, now_ms)) is not None:
+                gathered.settle(place, Published(partition=partition.number, offset=offset, duplicate=True))
+            elif (pending := window.pending(message_id)) is not None:
+                gathered.settle_with(pending[0], [(place, pending[1])], partition.number, duplicate=True)
+            elif message_id in fresh_ids:
+                repeats.append((place, fresh_ids[message_id]))
+            else:
+                fresh_ids[message_id] = len(fresh)
+                fresh.append(place)
+        self._stats.duplicates += len(places) - len(fresh)
+        if not fresh:
+            return
+        batch = batch_builder.build_batch([messages[place] for place in fresh], now_ms)
+        try:
+            appended = self._backend.append(partition, batch)
+        except HoldfastError as error:
+            gathered.fail(error)
+            return
+        self._stats.count_publish(len(fresh), len(batch))
+        if fresh_ids:
+            assert window is not None
+            window.storing(fresh_ids, appended, now_ms)
+        gathered.settle_with(appended, [(place, i) for i, place in enumerate(fresh)], partition.number, duplicate=False)
+        gathered.settle_with(appended, repeats, partition.number, duplicate=True)
+
+    # --- whole batches ----------------------------------------------------------------------------
+
+    def publish_batches(
+        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer]
+    ) -> list[asyncio.Future[BatchPublished]]:
+        """Store batches that a client built; they stay as they are unless some of it is there already."""
+        prepared = [self._prepared(batch) for batch in batches]
+        needs_windows = any(messages is not None for _, _, messages in prepared)
+        name = TopicName(topic_text)
+        topic = self._open_topic(topic_text, needs_windows=needs_windows)
+        if topic is not None:
+            admit.check_partition(topic, number)
+        futures = []
+        for count, batch, messages in prepared:
+            start = functools.partial(self._append_batch, PartitionId(name, number), count, batch, messages)
+            futures.append(start() if topic is not None else self._gates.behind(name, start))
+        return futures
+
+    def _prepared(self, batch: record_batch.Buffer) -> tuple[int, bytearray, list[NewMessage] | None]:
+        """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
+        head, values = record_batch.checked(batch)
+        admit.check_values(values, self._settings.message_bytes_max)
+        if head.max_timestamp_ms > self._now_ms() + _CLOCK_AHEAD_MS_MAX:
+            raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
+        if not record_batch.has_ids(batch):
+            return head.record_count, bytearray(batch), None
+        messages = [
+            NewMessage(
+                value=record.value,
+                key=record.key,
+                id=_given_id(record),
+                headers=[pair for pair in record.headers if pair[0] != record_batch.ID_HEADER],
+            )
+            for record in record_batch.decode_records(batch)
+        ]
+        admit.check_messages(messages, self._settings.message_bytes_max)
+        return head.record_count, bytearray(), messages
+
+    def _append_batch(
+        self, partition: PartitionId, count: int, batch: bytearray, messages: list[NewMessage] | None
+    ) -> asyncio.Future[BatchPublished]:
+        topic = self._existing(partition.topic)
+        admit.check_partition(topic, partition.number)
+        promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
+        if messages is None:
+            appended = self._backend.append(partition, batch)
+            self._stats.count_publish(count, len(batch))
+            then(appended, promise, lambda offset: results.regular(partition.number, offset, count))
+        else:
+            published = self._append_messages(topic, messages, partition.number)
+            then(published, promise, lambda each: results.summary(partition.number, each))
+        return promise
+
+    # --- topics and windows -----------------------------------------------------------------------
+
+    def _open_topic(self, text: str, *, needs_windows: bool = False) -> Topic | None:
+        """The topic, ready to be published to; `None` if the caller has to wait behind its gate."""
+        if self._still_taken is not None and not self._still_taken(TopicName(text)):
+            raise ShuttingDown("the broker is shutting down; publish to another or try again later")
+        topic = self._backend.topic(TopicName(text))
+        if topic is None:
+            name = names.topic_name(text)
+            if not self._gates.is_closed(name):
+                if not self._settings.auto_create:
+                    raise TopicNotFound(f"there is no topic {name}; create it first (auto-create is off)")
+                self._gates.close_while(name, lambda: self._create(name))
+            return None
+        if self._gates.is_closed(topic.name):
+            return None
+        if needs_windows and not self._windows.has(topic):
+            self._gates.close_while(topic.name, lambda: self._windows.load(topic))
+            return None
+        return topic
+
+    async def ensure_topic(self, name: TopicName) -> None:
+        """Create a topic that is about to be used."""
+        if not self._gates.is_closed(name):
+            self._gates.close_while(name, lambda: self._create(name))
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ready.set_result(None)
+        await self._gates.behind(name, lambda: ready)
+
+    async def _create(self, name: TopicName) -> None:
+        with contextlib.suppress(TopicExists):  # somebody else was faster: just as good
+            await self._create_topic(name, TopicConfig())
+        await self._windows.load(self._existing(name))
+
+    def forget_topic(self, name: TopicName) -> None:
+        """A deleted topic's ids mean nothing to a new one of the same name."""
+        self._rotation.pop(name, None)
+        self._only_partition.pop(name, None)
+        self._windows.forget(name)
+
+    def _existing(self, name: TopicName) -> Topic:
+        topic = self._backend.topic(name)
+        if topic is None:
+            raise TopicNotFound(f"topic {name} was deleted")
+        return topic
+
+    def _any_partition(self, topic: Topic) -> int:
+        if topic.config.partitions == 1:
+            self._only_partition[topic.name] = PartitionId(topic.name, 0)
+            return 0
+        self._rotation[topic.name] = number = (self._rotation.get(topic.name, -1) + 1) % topic.config.partitions
+        return number
+
+
+def _given_id(record: record_batch.Record) -> str | None:
+    """The id in a record from outside. Two that are not UTF-8 would look alike, and one message be lost."""
+    for name, value in record.headers:
+        if name == record_batch.ID_HEADER:
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                raise BadMessageId(f"a message id is UTF-8 text, not {value[:60]!a}") from None
+    return None

@@ -1,0 +1,31 @@
+"""Plain counters of what the broker did, counted once a batch, never once a message."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+
+class BrokerStats(msgspec.Struct, kw_only=True):
+    """Everything since the start; front ends and the node publish it as metrics."""
+
+    published_messages: int = 0
+    published_bytes: int = 0
+    published_batches: int = 0
+    duplicates: int = 0
+    delivered_messages: int = 0
+    delivered_bytes: int = 0
+    skipped_damaged: int = 0
+    skipped_expired: int = 0
+    subscriptions: int = 0
+    errors: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def count_publish(self, messages: int, size: int) -> None:
+        self.published_messages += messages
+        self.published_bytes += size
+        self.published_batches += 1
+
+    def count_delivery(self, messages: int, size: int) -> None:
+        self.delivered_messages += messages
+        self.delivered_bytes += size
