@@ -1,0 +1,1 @@
+"""Partitions on disk: segment files, their indexes, recovery after a crash, and syncing."""

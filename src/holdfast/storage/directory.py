@@ -1,0 +1,169 @@
+"""The data directory of one broker: who owns it, and which version wrote it.
+
+::
+
+    holdfast.lock      locked (flock) by the broker that runs here; holds its process id, for people
+    holdfast.json      {"format": 1, "node": "n1", "created_ms": ...}
+    state.sqlite       topics and cursors (backends/embedded/state.py)
+    topics/<topic>/<partition>/   segments (log.py)
+    topics/<topic>/topic.json     the topic's settings, to find it again if state.sqlite is lost
+    trash/             topics that are being deleted
+    reserve            zeros; given back when the disk is full, so that topics can be deleted and reads served
+
+`holdfast.json` is written once, to a temporary name, synced and renamed. Crash case: it is absent, and
+since nothing else is written before it, the directory is new.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.model.errors import DataDirectoryError
+from holdfast.storage.log import sync_directory
+
+FORMAT_VERSION = 1
+# Enough for SQLite to open its file and to commit a deletion.
+RESERVE_BYTES = 512 * 1024
+
+
+class Identity(msgspec.Struct, frozen=True):
+    format: int
+    node: str
+    created_ms: int
+
+
+class DataDirectory:
+    """An opened and locked data directory."""
+
+    def __init__(self, path: Path, identity: Identity, lock_fd: int | None) -> None:
+        self.path = path
+        self.identity = identity
+        self._lock_fd = lock_fd
+
+    @property
+    def topics(self) -> Path:
+        return self.path / "topics"
+
+    @property
+    def trash(self) -> Path:
+        return self.path / "trash"
+
+    @property
+    def state_file(self) -> Path:
+        return self.path / "state.sqlite"
+
+    @classmethod
+    def open(cls, path: Path, *, node: str, now_ms: int) -> DataDirectory:
+        """Create or open `path` and lock it. Raises `DataDirectoryError` that says what to do."""
+        try:
+            _make(path)
+            lock_fd = os.open(path / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"cannot use {path} as data directory: {error.strerror}; name another with --data"
+            ) from error
+        try:
+            _lock(lock_fd, path)
+            identity = read_identity(path)
+            if identity is None:
+                identity = _write_identity(path, Identity(FORMAT_VERSION, node, now_ms))
+            directory = cls(path, identity, lock_fd)
+            directory.topics.mkdir(exist_ok=True)
+            directory.trash.mkdir(exist_ok=True)
+            sync_directory(path)
+        except OSError as error:
+            os.close(lock_fd)
+            raise DataDirectoryError(f"cannot use {path} as data directory: {error.strerror}") from error
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return directory
+
+    @classmethod
+    def open_unlocked(cls, path: Path) -> DataDirectory:
+        """For looking only. Raises `DataDirectoryError` if it is not a data directory."""
+        identity = read_identity(path)
+        if identity is None:
+            raise DataDirectoryError(f"{path} is not a data directory: it has no holdfast.json")
+        return cls(path, identity, None)
+
+    # --- the reserve: room for the few writes that a full disk must not prevent ----------------------
+
+    def keep_reserve(self) -> None:
+        """Take the reserve, if it is not there and there is room for it."""
+        if self._reserve.exists():
+            return
+        try:
+            self._reserve.write_bytes(bytes(RESERVE_BYTES))
+        except OSError:
+            self._reserve.unlink(missing_ok=True)  # the disk is full: there is none until there is room
+
+    def release_reserve(self) -> bool:
+        """Give its room back; whether there was any."""
+        had_reserve = self._reserve.exists()
+        self._reserve.unlink(missing_ok=True)
+        return had_reserve
+
+    @property
+    def _reserve(self) -> Path:
+        return self.path / "reserve"
+
+    def close(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def read_identity(path: Path) -> Identity | None:
+    """Who wrote this directory; `None` if it is new. Raises `DataDirectoryError` for another version."""
+    file = path / "holdfast.json"
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataDirectoryError(f"cannot read {file}: {error.strerror}") from error
+    try:
+        identity = msgspec.json.decode(content, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise DataDirectoryError(f"{file} is damaged ({error}); restore it or name another directory") from error
+    if identity.format != FORMAT_VERSION:
+        raise DataDirectoryError(
+            f"{path} was written in format {identity.format}, this version reads format {FORMAT_VERSION}; "
+            "use the version of holdfast that wrote it"
+        )
+    return identity
+
+
+def _make(path: Path) -> None:
+    """Make the directory and those above it, durably: with its name a power loss would take all in it."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+def _lock(lock_fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise DataDirectoryError(
+            f"{path} is in use by another broker (process {owner}); stop it or name another directory with --data"
+        ) from None
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+
+
+def _write_identity(path: Path, identity: Identity) -> Identity:
+    temporary = path / "holdfast.json.tmp"
+    with temporary.open("wb") as file:
+        file.write(msgspec.json.encode(identity) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path / "holdfast.json")
+    return identity
