@@ -1,0 +1,106 @@
+"""The backends under contract. One that comes later joins with one line in `BACKENDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.embedded.backend import EmbeddedBackend
+from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.broker.backend import Backend
+from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.topics import TopicConfig
+from holdfast.storage.directory import DataDirectory
+from holdfast.wire import record_batch
+from tests.support.batches import values_batch, values_of
+
+
+@dataclass
+class Clock:
+    """Time stands still until a test moves it."""
+
+    now: int = 1_000_000
+
+    def __call__(self) -> TimestampMs:
+        return TimestampMs(self.now)
+
+
+async def open_embedded(path: Path, clock: Clock, *, sync: str) -> EmbeddedBackend:
+    directory = DataDirectory.open(path, node="n1", now_ms=clock())
+    backend = EmbeddedBackend(directory, sync=parse_sync_policy(sync), now_ms=clock, segment_bytes=4096)
+    try:
+        await backend.start()
+    except BaseException:
+        directory.close()
+        raise
+    return backend
+
+
+Open = Callable[[Path, Clock], Awaitable[Any]]
+
+BACKENDS: dict[str, Open] = {
+    "embedded-group": partial(open_embedded, sync="group"),
+    "embedded-interval": partial(open_embedded, sync="interval:20"),
+    "embedded-none": partial(open_embedded, sync="none"),
+}
+
+
+@dataclass
+class Store:
+    """A backend that can be stopped and opened again over the same data; short names for long calls."""
+
+    open_backend: Open
+    path: Path
+    clock: Clock = field(default_factory=Clock)
+    running: Any = None
+
+    @property
+    def backend(self) -> Backend:
+        assert self.running is not None, "open it first"
+        checked: Backend = self.running
+        return checked
+
+    async def open(self) -> None:
+        self.running = await self.open_backend(self.path, self.clock)
+
+    async def stop(self) -> None:
+        if self.running is not None:
+            running, self.running = self.running, None
+            await running.stop()
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.open()
+
+    async def create(self, name: str = "t", partitions: int = 1, **config: Any) -> PartitionId:
+        await self.backend.create_topic(TopicName(name), TopicConfig(partitions=partitions, **config))
+        return PartitionId(TopicName(name), 0)
+
+    async def publish(self, partition: PartitionId, *values: bytes, timestamp_ms: int = 1_000) -> int:
+        return await self.backend.append(partition, values_batch(*values, timestamp_ms=timestamp_ms))
+
+    async def read(self, partition: PartitionId, offset: int = 0, bytes_max: int = 1 << 30) -> list[bytes]:
+        return values_of(await self.backend.read(partition, Offset(offset), bytes_max))
+
+    async def read_all(self, partition: PartitionId) -> dict[int, bytes]:
+        """Every message with its offset, read in small pieces."""
+        found: dict[int, bytes] = {}
+        offset = self.backend.start_offset(partition)
+        while offset < self.backend.end_offset(partition):
+            batches = await self.backend.read(partition, offset, 300)
+            for batch in batches:
+                base = record_batch.header(batch).base_offset
+                found |= {base + i: value for i, value in enumerate(values_of([batch]))}
+            offset = record_batch.header(batches[-1]).next_offset
+        return found
+
+    def cursor(self, topic: str, name: str) -> dict[int, int] | None:
+        found = self.backend.cursor(TopicName(topic), CursorName(name))
+        return None if found is None else dict(found)
+
+    async def set_cursor(self, topic: str, name: str, positions: dict[int, int]) -> None:
+        offsets = {number: Offset(offset) for number, offset in positions.items()}
+        await self.backend.set_cursor(TopicName(topic), CursorName(name), offsets)
