@@ -1,0 +1,374 @@
+"""One text connection: lines in, replies and deliveries out, and no more memory than the limits say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Sequence
+from typing import cast
+
+from holdfast.broker.broker import Broker
+from holdfast.frontends.text.replies import PublishReply, Replies, Reply
+from holdfast.frontends.text.subscription import LineCache, Subscription
+from holdfast.model import names
+from holdfast.model.errors import (
+    BadMessageId,
+    HalfLineTimeout,
+    HoldfastError,
+    LineTooLong,
+    NotSubscribed,
+    TooLarge,
+    TooManyConnections,
+    TooManySubscriptions,
+)
+from holdfast.model.ids import CursorName
+from holdfast.model.limits import (
+    SUBSCRIBER_BUFFER_BYTES_MAX,
+    TEXT_LINE_OVERHEAD_BYTES,
+    TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX,
+    TEXT_UNACKNOWLEDGED_BYTES_MAX,
+)
+from holdfast.model.messages import NewMessage
+from holdfast.wire import text
+from holdfast.wire.text import Command, Dialect, Invalid, Publishes, PublishId
+
+# A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+
+SubscriptionKey = tuple[str, CursorName | None]
+
+
+class TextConnection(asyncio.Protocol):
+    """The state of one client."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        dialect: Dialect,
+        cache: LineCache,
+        open_connections: set[TextConnection],
+        connections_max: int,
+    ) -> None:
+        self._broker = broker
+        self._dialect = dialect
+        self._cache = cache
+        self._open_connections = open_connections
+        self._connections_max = connections_max
+        self._loop = asyncio.get_running_loop()
+        self._line_bytes_max = broker.message_bytes_max + TEXT_LINE_OVERHEAD_BYTES
+        self._replies = Replies(self.write, self._count_error)
+        self._subscriptions: dict[SubscriptionKey, Subscription] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._half_line = bytearray()
+        self._half_line_since = 0.0
+        self._written = 0
+        self._taken = 0
+        self._reading = True
+        self._no_more_lines = False
+        self._writable: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport
+
+    # --- the protocol's events --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # Here and not before: of many that come at once, each is counted before the next is looked at.
+        if len(self._open_connections) >= self._connections_max:
+            reason = f"this broker serves {self._connections_max} text connections; try again later"
+            self.close_with(TooManyConnections(reason))
+            return
+        self._transport.set_write_buffer_limits(high=SUBSCRIBER_BUFFER_BYTES_MAX)
+        _find_dead_peers(self._transport)
+        self._open_connections.add(self)
+        if self._dialect.connected:
+            self.write(self._dialect.connected)
+
+    def data_received(self, data: bytes) -> None:
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            self._keep_half_line(data)
+        else:
+            lines = data if end == len(data) else data[:end]
+            if self._half_line:
+                lines = bytes(self._half_line) + lines
+                self._half_line.clear()
+            self._answer(lines)
+            if end < len(data):
+                self._keep_half_line(data[end:])
+        self._pause_if_behind()
+
+    def _answer(self, data: bytes) -> None:
+        for item in text.parse(data):
+            if isinstance(item, Publishes):
+                self._publish(item, len(data))
+            elif isinstance(item, PublishId):
+                self._publish_id(item)
+            elif isinstance(item, Invalid):
+                self._refuse(item.error)
+            else:
+                self._command(item)
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+        self._pause_if_behind()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+        self._resume_if_caught_up()
+
+    def eof_received(self) -> bool:
+        # A client may close its sending half and still wait for its answers: `printf … | nc -N`. Its
+        # subscriptions end: nobody could tell it from one that is gone, for as long as nothing is published.
+        self._half_line.clear()
+        self._no_more_lines = True
+        self._stop_subscriptions()
+        return not self._is_finished
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open_connections.discard(self)
+        for task in self._opening:
+            task.cancel()
+        self._stop_subscriptions()
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _publish(self, item: Publishes, size: int) -> None:
+        if len(item.values_by_topic) == 1:
+            for topic, values in item.values_by_topic.items():
+                self._publish_run(topic, values, size)
+            return
+        if any(max(map(len, values)) > self._broker.message_bytes_max for values in item.values_by_topic.values()):
+            self._publish_one_by_one(item)
+            return
+        reply = PublishReply(self._replies, self._dialect.published, item.order, len(item.values_by_topic), size)
+        for topic, values in item.values_by_topic.items():
+            try:
+                publishing = self._broker.publish_values(topic.decode("utf-8", "replace"), values)
+            except HoldfastError as error:
+                reply.refused(topic, error)
+            else:
+                reply.wait_for(topic, publishing.offset)
+
+    def _publish_run(self, topic: bytes, values: Sequence[bytes], size: int) -> None:
+        try:
+            publishing = self._broker.publish_values(topic.decode("utf-8", "replace"), values)
+        except TooLarge as error:
+            if len(values) == 1:
+                self._refuse(error)
+            else:
+                self._publish_one_by_one(Publishes({topic: values}, [topic] * len(values)))
+        except HoldfastError as error:
+            self._refuse(error, len(values))
+        else:
+            self._replies.after(publishing.offset, self._dialect.published, count=len(values), size=size)
+
+    def _publish_one_by_one(self, item: Publishes) -> None:
+        """For lines of which some are too large: what travels with them is not to blame."""
+        values = {topic: iter(values) for topic, values in item.values_by_topic.items()}
+        for topic in item.order:
+            value = next(values[topic])
+            self._publish_run(topic, [value], len(value))
+
+    def _publish_id(self, item: PublishId) -> None:
+        try:
+            # Not `replace`: two ids that only differ in such bytes would be taken for one, and a message lost.
+            message = NewMessage(value=item.payload, id=item.message_id.decode())
+            published = self._broker.publish(item.topic.decode("utf-8", "replace"), [message])
+        except UnicodeDecodeError:
+            self._refuse(BadMessageId(f"a message id is UTF-8 text, not {item.message_id[:60]!a}"))
+        except HoldfastError as error:
+            self._refuse(error)
+        else:
+            self._replies.after(published, self._dialect.published, count=1, size=len(item.payload))
+
+    def _command(self, item: Command) -> None:
+        if item.name == b"PING":
+            self._replies.say(b"PONG\n")
+        elif item.name == b"HEARTBEAT":
+            self._replies.say(b"HEARTBEAT_ACK\n")
+        elif item.name == b"SUBSCRIBE":
+            self._subscribe(item.fields)
+        else:
+            self._unsubscribe(item.fields[0].decode("utf-8", "replace"))
+
+    def _subscribe(self, fields: list[bytes]) -> None:
+        topic = fields[0].decode("utf-8", "replace")
+        try:
+            names.topic_name(topic)
+            cursor = names.cursor_name(fields[1].decode("utf-8", "replace")) if len(fields) > 1 else None
+            is_new = (topic, cursor) not in self._subscriptions
+            if is_new and len(self._subscriptions) >= TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX:
+                raise TooManySubscriptions(f"at most {TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX} on one connection")
+        except HoldfastError as error:
+            self._refuse(error)
+            return
+        if not is_new:
+            self._replies.say(self._dialect.subscribed)
+            return
+        subscription = Subscription(self._broker, self, self._cache, topic, cursor)
+        self._subscriptions[topic, cursor] = subscription
+        task = self._loop.create_task(self._open_subscription(subscription, self._replies.place(len(topic))))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        self._close_if_finished()
+
+    async def _open_subscription(self, subscription: Subscription, reply: Reply) -> None:
+        key = (subscription.topic, subscription.cursor)
+        try:
+            follower = await subscription.open()
+        except HoldfastError as error:
+            subscription.stop()
+            if self._subscriptions.get(key) is subscription:
+                del self._subscriptions[key]
+            self._replies.fail(reply, error)
+            return
+        self._replies.set(reply, self._dialect.subscribed)
+        if self._subscriptions.get(key) is subscription:
+            subscription.start(follower, self._subscription_ended)
+        else:
+            subscription.stop()
+            follower.close()
+
+    def _subscription_ended(self, subscription: Subscription, error: HoldfastError) -> None:
+        key = (subscription.topic, subscription.cursor)
+        if self._subscriptions.get(key) is subscription:
+            del self._subscriptions[key]
+            self._refuse(error)
+
+    def _unsubscribe(self, topic: str) -> None:
+        found = [key for key in self._subscriptions if key[0] == topic]
+        if not found:
+            self._refuse(NotSubscribed(f"this connection has no subscription to {topic[:200]!a}"))
+            return
+        for key in found:
+            self._subscriptions.pop(key).stop()
+        self._replies.say(self._dialect.unsubscribed)
+
+    def _stop_subscriptions(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.stop()
+        self._subscriptions.clear()
+
+    def _refuse(self, error: HoldfastError, count: int = 1) -> None:
+        self._count_error(error)
+        self._replies.say(text.error_line(error) * count)
+
+    def _count_error(self, error: HoldfastError) -> None:
+        self._broker.stats.errors[error.code] += 1
+
+    # --- lines that are not whole -------------------------------------------------------------------
+
+    def _keep_half_line(self, data: bytes) -> None:
+        if not self._half_line:
+            self._half_line_since = self._loop.time()
+        self._half_line += data
+        if len(self._half_line) > self._line_bytes_max:
+            self.close_with(LineTooLong(f"a line may have {self._line_bytes_max} bytes; the connection is closed"))
+
+    def close_if_half_line_since(self, deadline: float) -> None:
+        """Do not hold a buffer for a client that began a line and fell silent."""
+        if self._half_line and self._reading and self._half_line_since < deadline:
+            self.close_with(HalfLineTimeout("a line was begun and not ended in time; the connection is closed"))
+
+    def close_with(self, error: HoldfastError) -> None:
+        """Read nothing more, answer what was read before, say why, and close."""
+        self._half_line.clear()
+        self._stop_subscriptions()
+        self._no_more_lines = True
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+        self._refuse(error)
+
+    # --- flow ---------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        # What is dropped here counts as written, and so never as taken.
+        self._written += len(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
+        if not self._reading:
+            self._resume_if_caught_up()
+        if self._no_more_lines:
+            self._close_if_finished()
+
+    def written_bytes(self) -> int:
+        return self._written
+
+    def taken_bytes(self) -> int:
+        """How many of the written bytes the client's machine has acknowledged.
+
+        Of a connection that is lost, only what was known before: its buffer is empty then because it was
+        thrown away.
+        """
+        if not self._transport.is_closing():
+            self._taken = self._written - self._transport.get_write_buffer_size() - self._unacknowledged_bytes()
+        return self._taken
+
+    def _unacknowledged_bytes(self) -> int:
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError, ValueError):
+                answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+                return int(struct.unpack("i", answer)[0])
+        return self._written  # nobody can tell any more: count nothing as taken
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough for more to be written."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every line that was received is answered."""
+        return self._replies.is_empty and not self._opening
+
+    def close(self) -> None:
+        """Stop deliveries, send what is written, and close."""
+        self._stop_subscriptions()
+        self._transport.close()
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._no_more_lines and self.is_settled and not self._subscriptions
+
+    def _close_if_finished(self) -> None:
+        if self._is_finished:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _pause_if_behind(self) -> None:
+        is_behind = self._writable is not None or self._replies.waiting_bytes > TEXT_UNACKNOWLEDGED_BYTES_MAX
+        if self._reading and is_behind and not self._no_more_lines and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume_if_caught_up(self) -> None:
+        is_behind = self._writable is not None or self._replies.waiting_bytes > TEXT_UNACKNOWLEDGED_BYTES_MAX // 2
+        if self._reading or is_behind or self._no_more_lines or self._transport.is_closing():
+            return
+        self._reading = True
+        self._half_line_since = self._loop.time()  # nobody could end the line while nothing was read
+        self._transport.resume_reading()
+
+
+def _find_dead_peers(transport: asyncio.Transport) -> None:
+    connected = transport.get_extra_info("socket")
+    if connected is not None:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)

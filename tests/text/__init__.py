@@ -1,0 +1,1 @@
+"""The text protocol over real sockets, as its users see it."""

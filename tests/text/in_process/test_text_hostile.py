@@ -1,0 +1,250 @@
+"""Clients that send rubbish, come all at once, or flood a broker whose disk is slow."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.support.sizes import dice, scaled
+from tests.text.in_process.talk import (
+    CONNACK,
+    DEADLINE_S,
+    PUBACK,
+    SUBACK,
+    Serving,
+    Talk,
+    code_of,
+    serving,
+    until,
+    until_quiet,
+    values_of,
+)
+
+MIB = 1 << 20
+
+
+async def test_rubbish_never_hurts_anybody_but_its_sender(tmp_path: Path) -> None:
+    rolled = dice("rubbish")
+    words = [
+        b"PUBLISH",
+        b"PUBLISH_ID",
+        b"SUBSCRIBE",
+        b"UNSUBSCRIBE",
+        b"PING",
+        b"HEARTBEAT",
+        b"t",
+        b"u",
+        b"",
+        b"|",
+        b"||",
+    ]
+    words += [
+        b"\n",
+        b"\r\n",
+        b"\n\n",
+        b"\r",
+        b"\0",
+        b"\xff\xfe",
+        b"\xc3",
+        b"../..",
+        b"x" * 3000,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ]
+
+    def rubbish() -> bytes:
+        if rolled.random() < 0.3:
+            return rolled.randbytes(rolled.randrange(2000))
+        return b"|".join(rolled.choices(words, k=rolled.randrange(40)))
+
+    async with serving(tmp_path, message_bytes_max=2000) as broker:
+        async with await broker.subscribe(b"sane") as subscriber, await broker.connect() as sane:
+            for turn in range(scaled(40, 1000)):
+                talk = await broker.connect()
+                for _ in range(rolled.randrange(1, 8)):
+                    if talk.writer.is_closing():
+                        break  # it was closed for a line that was too long
+                    talk.writer.write(rubbish() + rolled.choice([b"", b"\n"]))
+                    await asyncio.sleep(0)
+                if rolled.random() < 0.5:
+                    talk.writer.transport.abort()
+                await talk.close()
+                assert await sane.ask(b"PUBLISH|sane|%d" % turn) == PUBACK
+            expected = [b"%d" % turn for turn in range(scaled(40, 1000))]
+            assert values_of(await subscriber.lines(len(expected)), b"sane") == expected
+        names = {topic.topic for topic in broker.node.broker.topics()}
+        assert names <= {"sane", "t", "u", *{word.decode() for word in words[:6]}}, "rubbish became a topic"
+        await broker.publish(b"wake", [b"up"])
+
+
+async def test_one_of_many_bytes_at_a_time_is_answered_like_any_other(broker: Serving) -> None:
+    rolled = dice("random lines")
+    data = rolled.randbytes(20_000).replace(b"PUB", b"")
+    async with await broker.connect() as talk:
+        talk.writer.write(data + b"\n")
+        lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+        for line in filter(None, lines):
+            assert code_of(await talk.line()) == "bad_command", line
+        assert await talk.is_usable()
+
+
+async def test_connections_that_come_all_at_once_do_not_get_past_the_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections_max=5) as broker:
+        talks = await asyncio.gather(*[broker.raw() for _ in range(60)])
+        first = [await talk.line() for talk in talks]
+        assert first.count(CONNACK) == 5
+        assert {code_of(line) for line in first if line != CONNACK} == {"too_many_connections"}
+        for talk, line in zip(talks, first, strict=True):
+            if line == CONNACK:
+                assert await talk.is_usable()
+            else:
+                assert await talk.closed_after() == b""
+            await talk.close()
+        assert broker.node.broker.stats.errors["too_many_connections"] == 55
+        await until(lambda: broker.node.text.connections == 0, "the places are given back")
+        async with await broker.connect() as talk:
+            assert await talk.ask(b"PUBLISH|t|x") == PUBACK
+
+
+async def test_thousand_connections_that_publish_once_are_all_acknowledged(tmp_path: Path) -> None:
+    async with serving(tmp_path) as broker:
+        talks = [await broker.connect() for _ in range(1000)]
+        for i, talk in enumerate(talks):
+            talk.send(b"PUBLISH|t|%d" % i)
+        for talk in talks:
+            assert await talk.line() == PUBACK
+        assert sorted(map(int, await broker.stored("t"))) == list(range(1000))
+        for talk in talks:
+            await talk.close()
+        await until(lambda: broker.node.text.connections == 0, "the connections are let go")
+
+
+async def test_line_that_is_ended_in_time_by_and_by_is_taken_and_one_that_is_not_is_refused(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, half_line_timeout_ms=1500) as broker,
+        await broker.connect() as slow,
+        await broker.connect() as never,
+        await broker.connect() as other,
+    ):
+        for piece in (b"PUBL", b"ISH|t|s", b"low\n"):
+            slow.writer.write(piece)
+            await asyncio.sleep(0.05)
+        assert await slow.line() == PUBACK
+        started = asyncio.get_running_loop().time()
+        code = b""
+        while not code and asyncio.get_running_loop().time() - started < DEADLINE_S:
+            never.writer.write(b"x")  # a byte now and then does not make it a line
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    code = await never.line()
+        assert code_of(code) == "half_line_timeout"
+        assert await never.closed_after() == b""
+        assert await other.is_usable() and await slow.is_usable()
+
+
+async def test_over_long_line_behind_a_slow_disk_costs_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, message_bytes_max=1000) as broker, await broker.connect() as talk:
+        waiting: list[asyncio.Future[int]] = []
+
+        def hold(*_: object) -> asyncio.Future[int]:
+            waiting.append(asyncio.get_running_loop().create_future())
+            return waiting[-1]
+
+        await broker.publish(b"t", [b"before"])
+        monkeypatch.setattr(broker.node.backend, "append", hold)
+        talk.send(b"PUBLISH|t|1", b"PING", b"PUBLISH_ID|i|t|2")
+        talk.writer.write(b"PUBLISH|t|" + b"x" * 5000)
+        await until(lambda: len(waiting) == 2, "both lines are waiting for the disk")
+        for future in waiting:
+            future.set_result(1)
+        answers = (await talk.closed_after()).split(b"\n")
+        assert answers[:3] == [PUBACK, b"PONG", PUBACK]
+        assert code_of(answers[3]) == "line_too_long"
+        assert answers[4:] == [b""]
+
+
+FLOODS = {
+    "publishes": b"".join(b"PUBLISH|t|%d\n" % i for i in range(500)),
+    "with ids": b"".join(b"PUBLISH_ID|%d|t|\n" % i for i in range(500)),
+    "pings": b"PING\n" * 1000,
+    "errors": b"X\n" * 1000,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
+async def test_flood_to_a_disk_that_stalls_is_stopped_and_nobody_else_suffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flood: bytes
+) -> None:
+    async with serving(tmp_path, drain_ms=50) as broker, await broker.connect() as other:
+        await broker.publish(b"t", [b"before"])
+        talk = await broker.connect()
+        monkeypatch.setattr(broker.node.backend, "append", lambda *_: asyncio.get_running_loop().create_future())
+        talk.send(b"PUBLISH_ID|first|t|x", b"PUBLISH|t|y")
+        sent = await send_until_stopped(talk, flood, 64 * MIB)
+        assert sent < 64 * MIB, "a client whose answers wait is read without end"
+        (flooded,) = [each for each in broker.node.text._connections if not each.is_settled]
+        await until_quiet(lambda: len(flooded._replies._row))
+        assert len(flooded._replies._row) < 100_000, "each of them costs memory, however short its line was"
+        assert await other.is_usable()
+        talk.writer.transport.abort()
+        await talk.close()
+
+
+async def send_until_stopped(talk: Talk, piece: bytes, bytes_max: int) -> int:
+    """Send until nothing is taken for a while; returns how much was."""
+    talk.writer.transport.set_write_buffer_limits(high=1 << 16)
+    sent = 0
+    while sent < bytes_max:
+        talk.writer.write(piece)
+        sent += len(piece)
+        try:
+            async with asyncio.timeout(0.7):
+                await talk.writer.drain()
+        except TimeoutError:
+            break
+    return sent
+
+
+async def test_half_a_line_is_not_held_against_a_client_that_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker stopped reading, because the disk was slow: the client could not end its line."""
+    async with serving(tmp_path, half_line_timeout_ms=200) as broker, await broker.connect() as talk:
+        await broker.publish(b"t", [b"before"])
+        held: list[asyncio.Future[int]] = []
+
+        def hold(*_: object) -> asyncio.Future[int]:
+            held.append(asyncio.get_running_loop().create_future())
+            return held[-1]
+
+        with monkeypatch.context() as slow:
+            slow.setattr(broker.node.backend, "append", hold)
+            # More than may wait for the disk, in lines of an odd length, so that it is cut anywhere.
+            talk.send(*[b"PUBLISH|t|%b" % (b"x" * 99_991)] * 400)
+            await until_quiet(lambda: len(held), for_s=2.5)  # longer than two looks for half lines take
+        for future in held:
+            future.set_result(1)
+        assert await talk.lines(400) == [PUBACK] * 400
+        assert await talk.is_usable()
+
+
+async def test_slow_subscriber_that_fell_far_behind_gets_every_message_once_in_order(tmp_path: Path) -> None:
+    count = 15_000
+    async with serving(tmp_path, sync="none") as broker:
+        slow = await broker.raw(receive_buffer_bytes=4096)
+        assert await slow.line() == CONNACK
+        assert await slow.ask(b"SUBSCRIBE|t") == SUBACK
+        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        async with await broker.subscribe(b"t") as quick:
+            values = [b"%d %b" % (i, b"x" * 990) for i in range(count)]
+            publishing = asyncio.create_task(broker.publish(b"t", values))
+            assert values_of(await quick.lines(count), b"t") == values
+            await publishing
+        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        assert values_of(await slow.lines(count), b"t") == values
+        assert await slow.is_usable(), "something came twice"
+        await slow.close()
