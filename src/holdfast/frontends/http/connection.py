@@ -1,0 +1,203 @@
+"""One HTTP connection: uvicorn's protocol with the bounds it lacks.
+
+uvicorn's httptools protocol waits for ever for the rest of a request, takes headers of any length, and
+says in plain text what goes wrong before an application is called. Here a request that has begun has
+to go on, headers have a size, an answer has to be taken, and every error has the shape that all errors
+of this interface have.
+
+No connection has a timer of its own: it notes since when it waits, and the server sweeps over all of
+them every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from holdfast.frontends.http.errors import error_body
+from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
+from holdfast.model.limits import KIB
+
+SWEEP_INTERVAL_S: Final = 2.0
+# Up to here a copy is cheaper than another write.
+_JOINED_BYTES_MAX: Final = 64 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one connection may take of space and time."""
+
+    connections_max: int
+    # Eight times what browsers send; a Last-Event-ID of a thousand partitions fits. Counted from the
+    # second piece that is received on, because the first is in memory already.
+    headers_bytes_max: int = 64 * KIB
+    # From the first byte of a request, or the opening of the connection, to the last header.
+    headers_timeout_s: float = 20.0
+    # Between two pieces of a body, however long the whole takes.
+    body_silence_s: float = 30.0
+    # The rest of a body that was refused is read and dropped, so that the refusal arrives: for so long.
+    refused_body_s: float = 10.0
+    # How long the other side may leave what was written to it untouched.
+    write_stall_s: float = 120.0
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that cannot be held open by doing nothing."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        *,
+        bounds: Bounds,
+        logger: logging.Logger,
+        on_refused: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        super().__init__(config, server_state, {})
+        self.logger = logger
+        self._bounds = bounds
+        self._on_refused = on_refused
+        self._on_lost = on_lost
+        self._headers_bytes = 0
+        self._headers_since_s: float | None = None
+        self._body_since_s: float | None = None
+        self._refused_since_s: float | None = None
+        self._stalled_since_s: float | None = None
+
+    # --- what the transport calls -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        full = len(self.connections) >= self._bounds.connections_max
+        super().connection_made(transport)
+        self._headers_since_s = self.loop.time()
+        if full:
+            self._on_refused()
+            self._refuse(TooManyConnections(f"{self._bounds.connections_max} connections are open, which is the most"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._body_since_s is not None:
+            self._body_since_s = self.loop.time()
+        headers_since_s = self._headers_since_s
+        super().data_received(data)
+        # Unchanged and not None: all of it went into headers that had begun before and are not complete.
+        if headers_since_s is not None and headers_since_s == self._headers_since_s:
+            self._headers_bytes += len(data)
+            if self._headers_bytes > self._bounds.headers_bytes_max and not self.transport.is_closing():
+                self._refuse(
+                    HeadersTooLarge(f"the request's headers have more than {self._bounds.headers_bytes_max} bytes")
+                )
+
+    def pause_writing(self) -> None:
+        self._stalled_since_s = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stalled_since_s = None
+        super().resume_writing()
+
+    # --- what the parser calls ----------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._headers_bytes = 0
+        self._headers_since_s = self.loop.time()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._headers_since_s = None
+        self._body_since_s = self.loop.time()
+        super().on_headers_complete()
+        if self.scope["method"] != "HEAD":
+            self.cycle.transport = HeadWithBody(self.transport, self.cycle)
+
+    def on_message_complete(self) -> None:
+        self._body_since_s = self._refused_since_s = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(BadHttp("this is not an HTTP/1.1 request; GET /docs shows every call"))
+
+    # --- bounds -------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """Close the connection if it has stood still for too long."""
+        bounds = self._bounds
+        if self.transport.is_closing():
+            # Closed on our side, but what was written is still not taken.
+            if _older(self._stalled_since_s, now_s, bounds.write_stall_s):
+                self.transport.abort()
+        elif _older(self._stalled_since_s, now_s, bounds.write_stall_s):
+            self.transport.abort()
+        elif _older(self._headers_since_s, now_s, bounds.headers_timeout_s):
+            self._refuse(RequestTimeout(f"no complete headers within {bounds.headers_timeout_s:g} s"))
+        elif self._body_since_s is not None and not self.flow.read_paused:
+            self._sweep_body(self._body_since_s, now_s)
+
+    def _sweep_body(self, body_since_s: float, now_s: float) -> None:
+        if self.cycle.response_complete:
+            self._refused_since_s = self._refused_since_s or now_s
+            if _older(self._refused_since_s, now_s, self._bounds.refused_body_s):
+                self.transport.close()
+        elif not self.cycle.response_started and _older(body_since_s, now_s, self._bounds.body_silence_s):
+            self._refuse(RequestTimeout(f"the body stood still for {self._bounds.body_silence_s:g} s"))
+
+    def _refuse(self, error: HoldfastError) -> None:
+        """Answer without an application, and close."""
+        body = msgspec.json.encode(error_body(error))
+        parts = [STATUS_LINE[error.http_status]]
+        parts += [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
+        parts.append(b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+        self.transport.write(b"".join((*parts, body)))
+        self.transport.close()
+
+
+class HeadWithBody(asyncio.Transport):
+    """Holds an answer's head back until its body comes, so that both leave in one write.
+
+    uvicorn writes them one after the other. That is a second system call and a second packet for every
+    answer, and with small ones most of what the answer costs.
+    """
+
+    def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
+        self._transport = transport
+        self._cycle = cycle
+        self._head: bytes | None = None
+        self._head_left = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._head_left or not self._cycle.response_started:
+            # A piece of the body, or the "100 Continue" before any answer.
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = bytes(data)
+        else:
+            self._head_left = True
+            if len(data) > _JOINED_BYTES_MAX:
+                self._transport.write(self._head)
+                self._transport.write(data)
+            else:
+                self._transport.write(self._head + data)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _older(since_s: float | None, now_s: float, than_s: float) -> bool:
+    return since_s is not None and now_s - since_s > than_s

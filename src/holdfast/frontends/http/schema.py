@@ -1,0 +1,200 @@
+"""The JSON that goes over this interface, as types.
+
+Requests refuse fields they do not know: a misspelt `retention_mss` must not be a silent default. The
+OpenAPI document is written from these types, their comments and their bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from holdfast.model.topics import CursorDescription, TopicDescription
+
+Partition = Annotated[int, Meta(ge=0)]
+Place = Annotated[str | int, Meta(description="'earliest', 'latest', an offset, or how long ago: '-10m' (s, m, h, d)")]
+
+
+# --- requests ---------------------------------------------------------------------------------------
+
+
+class CreateTopic(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic to create. Without a retention, messages are kept for ever."""
+
+    topic: str
+    partitions: int = 1
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+
+
+class PlainMessage(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A message that is nothing but text: what most publishers send, and what is decoded fastest."""
+
+    value: str
+
+
+class PublishPlain(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A request of nothing but text messages."""
+
+    messages: list[PlainMessage]
+
+
+class PublishMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message: exactly one of `value`, `json` and `base64`, and what else is known of it."""
+
+    value: Annotated[str, Meta(description="text, stored as UTF-8")] | UnsetType = UNSET
+    json: Annotated[Raw, Meta(description="any JSON, stored as compact JSON text")] | UnsetType = UNSET
+    base64: Annotated[bytes, Meta(description="bytes")] | UnsetType = UNSET
+    key: Annotated[str | None, Meta(description="picks the partition: equal keys, same partition")] = None
+    id: Annotated[str | None, Meta(description="recognised when the message is sent again")] = None
+    headers: Annotated[dict[str, str] | None, Meta(description="text to text")] = None
+    partition: Annotated[int | None, Meta(description="the partition, whatever the key says")] = None
+
+
+class Publish(Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages to store, in this order."""
+
+    messages: list[PublishMessage]
+
+
+class Ack(Struct, frozen=True, forbid_unknown_fields=True):
+    """By partition, the offset below which everything is done."""
+
+    offsets: dict[Partition, Partition]
+
+
+class Seek(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a cursor shall stand; without a partition, in every one."""
+
+    to: Place
+    partition: Partition | None = None
+
+
+# --- answers ----------------------------------------------------------------------------------------
+
+
+class Topics(Struct, frozen=True):
+    topics: list[TopicDescription]
+
+
+class PublishResult(Struct, frozen=True, kw_only=True):
+    """Where a message stands; `duplicate` means that it stood there before."""
+
+    partition: int
+    offset: int
+    duplicate: bool
+
+
+class PublishResults(Struct, frozen=True):
+    """One result a message, in the order of the request."""
+
+    results: list[PublishResult]
+
+
+class BatchResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a batch stands; `duplicates` of its `count` messages stood there before.
+
+    Without duplicates the messages stand one behind the other; with some, `offsets` says where each stands.
+    """
+
+    partition: int
+    base_offset: int
+    count: int
+    duplicates: int
+    offsets: list[int] | None = None
+
+
+class BatchResults(Struct, frozen=True):
+    """One result a batch, in the order of the request."""
+
+    results: list[BatchResult]
+
+
+class Message(Struct, frozen=True, kw_only=True):
+    """A stored message. Bytes that are not UTF-8 come in the fields that end in base64."""
+
+    partition: int | UnsetType = UNSET
+    offset: int
+    timestamp: Annotated[int, Meta(description="milliseconds since 1970 (UTC)")]
+    id: Annotated[str, Meta(description="the publisher's, or partition-offset where it gave none")]
+    key: str | UnsetType | None = UNSET
+    key_base64: bytes | UnsetType = UNSET
+    value: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
+    headers: dict[str, str]
+    headers_base64: dict[str, bytes] | UnsetType = UNSET
+
+
+class Messages(Struct, frozen=True):
+    """Messages, and the offset to ask for next."""
+
+    messages: list[Message]
+    next_offset: int
+
+
+class CursorMessages(Struct, frozen=True):
+    """Messages of all partitions, and what to acknowledge them with."""
+
+    messages: list[Message]
+    ack: Annotated[dict[str, int], Meta(description="by partition; send it to …/ack as `offsets`")]
+
+
+class OffsetAnswer(Struct, frozen=True):
+    offset: int
+
+
+class Cursors(Struct, frozen=True):
+    cursors: list[CursorDescription]
+
+
+class Health(Struct, frozen=True):
+    status: str
+
+
+class Ready(Struct, frozen=True):
+    """Whether publishes are taken, and if not, why."""
+
+    ready: bool
+    reason: str | None = None
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """Who answers here."""
+
+    version: str
+    node: str
+    addresses: Annotated[dict[str, str], Meta(description="front end to host:port")]
+    started_ms: int
+    uptime_ms: int
+    auto_create: Annotated[bool, Meta(description="whether a topic is created when it is first used")]
+
+
+class MetricSample(Struct, frozen=True):
+    labels: dict[str, str]
+    value: float
+
+
+class MetricFamily(Struct, frozen=True):
+    """One metric with all its label combinations."""
+
+    name: str
+    type: str
+    help: str
+    samples: list[MetricSample]
+
+
+class Metrics(Struct, frozen=True):
+    metrics: list[MetricFamily]
+
+
+class ErrorDescription(Struct, frozen=True, kw_only=True):
+    """`code` never changes its meaning; `message` is for people."""
+
+    code: str
+    message: str
+    next_offset: Annotated[int, Meta(description="with damaged_data: where reading can go on")] | UnsetType = UNSET
+
+
+class Error(Struct, frozen=True):
+    error: ErrorDescription

@@ -1,0 +1,92 @@
+"""What every handler works with: the broker, the counters, and a way to wait that ends in time.
+
+Waiting is where a front end can hang: a long poll or a stream sits until something is committed. All
+waits go through `Services.wait`, which also returns when the reader has left or the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Protocol
+
+from holdfast.broker.broker import Broker
+from holdfast.frontends.http.exchange import BodyBudget, Request
+from holdfast.frontends.http.schema import Info
+from holdfast.model.errors import Unavailable
+from holdfast.model.ids import Offset, TopicName
+from holdfast.model.metrics import MetricsSource
+
+
+class Log(Protocol):
+    """Where this front end says what went wrong inside: an event and its fields."""
+
+    def __call__(self, event: str, /, **fields: object) -> None: ...
+
+
+class Woken(Enum):
+    """Why a wait ended."""
+
+    DATA = auto()
+    TIMEOUT = auto()
+    READER_GONE = auto()
+    STOPPING = auto()
+
+
+class Services:
+    """One front end's shared state. Lives on one event loop."""
+
+    def __init__(
+        self, broker: Broker, *, info: Callable[[], Info], metrics_source: MetricsSource, log: Log, budget: BodyBudget
+    ) -> None:
+        self.broker = broker
+        self.info = info
+        self.log = log
+        self.budget = budget
+        # The OpenAPI document; the server writes it from the table of routes.
+        self.description = b"{}"
+        self.stopping = False
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self.connections: Callable[[], int] = lambda: 0
+        self.refused_connections = 0
+        self.tails = 0
+        self.metrics_source = metrics_source
+        self._waits: set[asyncio.Task[bool]] = set()
+
+    def delivers_from(self, topic: str) -> TopicName:
+        """The topic that readers of `topic` get.
+
+        Where a processor makes it, it comes a moment after the topic itself; a reader that is faster
+        should come again, and not believe that there is nothing.
+        """
+        source = self.broker.delivers_from(topic)
+        known = self.broker.backend.topic
+        if source != topic and known(source) is None and known(TopicName(topic)) is not None:
+            raise Unavailable(f"{source}, which readers of {topic} get, is being made; try again in a moment")
+        return source
+
+    async def wait(self, request: Request, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> Woken:
+        """Sleep until a partition has something at its position, the time is up, or nobody cares any more."""
+        if self.stopping:
+            return Woken.STOPPING
+        wait = asyncio.ensure_future(self.broker.wait_for(topic, positions, timeout_s))
+        self._waits.add(wait)
+        try:
+            await asyncio.wait((wait, request.gone), return_when=asyncio.FIRST_COMPLETED)
+            if request.gone.done():
+                return Woken.READER_GONE
+            if wait.cancelled():
+                return Woken.STOPPING
+            return Woken.DATA if wait.result() else Woken.TIMEOUT
+        finally:
+            self._waits.discard(wait)
+            if not wait.cancel() and not wait.cancelled():
+                wait.exception()  # looked at, also where the reader left first and nobody asks for it
+
+    def stop_waits(self) -> None:
+        """End every wait now; those that come later end at once."""
+        self.stopping = True
+        for wait in self._waits:
+            wait.cancel()

@@ -1,0 +1,150 @@
+"""A topic as a stream of server-sent events that a slow reader cannot make expensive.
+
+Nothing is queued for a reader: it has a position in each partition, and what it gets next is read from
+the log when its connection takes more. A reader that stands still costs one piece of at most a few
+hundred kilobytes, however far the log runs ahead of it.
+
+    id: 0-41                                   partition and offset, for Last-Event-ID
+    data: {"partition":0,"offset":41,...}      the message
+
+    event: gap                                 messages that cannot be read any more
+    data: {"partition":0,"from":5,"to":9,"reason":"damaged_data"}
+
+    event: end                                 the stream is over and will not go on: the topic is gone
+    data: {"error":{...}}
+
+A topic of several partitions is resumed from all of them, so its ids list every partition, the
+message's own first. That can be long, so not every event has one: a reader that resumes may see a few
+events again, and misses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from holdfast.frontends.http.errors import error_body
+from holdfast.frontends.http.exchange import NO_STORE, Request, Response
+from holdfast.frontends.http.params import OptionalIntParam, PlaceParam, shown
+from holdfast.frontends.http.read import message
+from holdfast.frontends.http.services import Services, Woken
+from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange
+from holdfast.model.ids import Offset
+from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
+from holdfast.model.messages import StoredMessage
+
+EVENT_STREAM_TYPE: Final = "text/event-stream"
+# Proxies and firewalls drop connections that are silent for a minute, some for half of one.
+KEEP_ALIVE_S: Final = 15.0
+# A quarter of what may wait for a reader: JSON is larger than the bytes it shows.
+_READ_BYTES: Final = SUBSCRIBER_BUFFER_BYTES_MAX // 4
+_READ_MESSAGES: Final = 1000
+# Where an id lists all partitions, every so many events have one.
+_EVENTS_PER_LONG_ID: Final = 32
+
+FROM: Final = PlaceParam(
+    name="from", default="latest", doc="where to begin: 'earliest', 'latest', an offset, or '-10m' (s, m, h, d) ago"
+)
+PARTITION: Final = OptionalIntParam(name="partition", doc="only this partition")
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def tail(services: Services, request: Request) -> Response:
+    broker = services.broker
+    topic = services.delivers_from(request.params[0])
+    partition = PARTITION.of(request.query)
+    start = FROM.of(request.query)
+    partitions = [one.partition for one in broker.describe_topic(topic).partitions]
+    numbers = partitions if partition is None else [partition]
+    resumed = _positions(request.header(b"last-event-id"))
+    positions = {
+        number: resumed[number] if number in resumed else await broker.resolve_offset(topic, number, start)
+        for number in numbers
+    }
+    headers = [(b"content-type", EVENT_STREAM_TYPE.encode()), NO_STORE, (b"x-accel-buffering", b"no")]
+    return Response(200, headers, stream=_events(services, request, topic, positions))
+
+
+async def _events(
+    services: Services, request: Request, topic: str, positions: dict[int, Offset]
+) -> AsyncGenerator[bytes, None]:
+    services.tails += 1
+    try:
+        yield b"retry: 1000\n\n"
+        while not (services.stopping or request.gone.done()):
+            idle = True
+            for number in positions:
+                for piece in await _next_pieces(services, topic, number, positions):
+                    yield piece
+                    idle = False
+            if not idle:
+                continue
+            woken = await services.wait(request, topic, positions, KEEP_ALIVE_S)
+            if woken in {Woken.READER_GONE, Woken.STOPPING}:
+                return
+            if woken is Woken.TIMEOUT:
+                yield b": nothing new\n\n"
+    except HoldfastError as error:
+        yield b"event: end\ndata: %b\n\n" % _encode(error_body(error))
+    finally:
+        services.tails -= 1
+
+
+async def _next_pieces(services: Services, topic: str, number: int, positions: dict[int, Offset]) -> list[bytes]:
+    """What comes next in one partition; moves the position behind it."""
+    broker = services.broker
+    position = positions[number]
+    start, end = broker.partition_range(topic, number)
+    if position == end:
+        return []
+    try:
+        found, positions[number] = await broker.read(topic, number, position, _READ_MESSAGES, _READ_BYTES)
+    except OffsetOutOfRange as error:
+        # Expired while the reader was slow, or another topic of the same name: its start is what is there.
+        positions[number] = start
+        return [_gap(number, position, start, error)]
+    except DamagedData as error:
+        next_offset = getattr(error, "next_offset", None)
+        if next_offset is None:
+            raise
+        positions[number] = Offset(next_offset)
+        return [_gap(number, position, next_offset, error)]
+    broker.stats.count_delivery(len(found), sum(len(stored.value) for stored in found))
+    return _pieces(number, found, positions)
+
+
+def _pieces(number: int, found: list[StoredMessage], positions: dict[int, Offset]) -> list[bytes]:
+    """Events, joined up to the size that is written at once."""
+    pieces: list[bytes] = []
+    events: list[bytes] = []
+    size = 0
+    others = b"".join(b",%d-%d" % (other, at - 1) for other, at in positions.items() if other != number)
+    for left, stored in zip(reversed(range(len(found))), found, strict=True):
+        if not others or left % _EVENTS_PER_LONG_ID == 0:
+            events.append(b"id: %d-%d%b\n" % (number, stored.offset, others))
+        data = _encode(message(stored, number))
+        events.append(b"data: %b\n\n" % data)
+        size += len(data)
+        if size > _READ_BYTES or not left:
+            pieces.append(b"".join(events))
+            events, size = [], 0
+    return pieces
+
+
+def _gap(number: int, begin: int, end: int, error: HoldfastError) -> bytes:
+    data = _encode({"partition": number, "from": begin, "to": end, "reason": error.code})
+    return b"event: gap\ndata: %b\n\n" % data
+
+
+def _positions(last_event_id: str) -> dict[int, Offset]:
+    """By partition, the offset behind the last event that a reader saw."""
+    positions: dict[int, Offset] = {}
+    for part in last_event_id.split(",") if last_event_id else ():
+        number, _, offset = part.partition("-")
+        if not (number.isdecimal() and offset.removeprefix("-").isdecimal() and len(part) < 30):
+            raise BadValue(f"Last-Event-ID must be an id of this stream, as 0-41, not {shown(last_event_id)}")
+        positions[int(number)] = Offset(max(0, int(offset) + 1))
+    return positions

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from http_server import Server, serving
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A broker of its own, which must not have had to log a failure."""
+    with serving(tmp_path / "data") as running:
+        yield running
+    assert running.logged == []
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One broker for all tests of a module, where hundreds of examples are tried."""
+    with serving(tmp_path_factory.mktemp("shared")) as running:
+        yield running
+    assert running.logged == []

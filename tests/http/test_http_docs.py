@@ -1,0 +1,103 @@
+"""Nothing the broker can say is missing in the reference, and the reference invents nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import holdfast.client
+import holdfast.frontends.http  # noqa: F401 - so that every error class there is has been defined
+from holdfast.frontends.http.routes import ROUTES
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import TopicName
+from holdfast.model.messages import NewMessage
+from holdfast.node.config import Config
+from holdfast.node.node import Node
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def all_errors(base: type[HoldfastError] = HoldfastError) -> list[type[HoldfastError]]:
+    found = [base]
+    for one in base.__subclasses__():
+        found += all_errors(one)
+    return [one for one in found if one.__module__.startswith("holdfast.")]
+
+
+def table_rows(name: str) -> dict[str, list[str]]:
+    """By their first cell, the cells of the rows whose first cell is code."""
+    rows = {}
+    for line in (DOCS / name).read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        match = re.fullmatch(r"`([\w{}]+)`", cells[0])
+        if line.startswith("|") and match:
+            rows[match[1]] = cells[1:]
+    return rows
+
+
+def test_every_error_code_is_explained() -> None:
+    abstract = {"error", "bad_request", "remote"}
+    known = {one.code: one for one in all_errors() if one.code not in abstract}
+    rows = table_rows("errors.md")
+    # The client gives this code to answers that it does not understand, without a class of their own.
+    assert set(rows) - {"bad_answer"} == set(known)
+    for code, (status, meaning, remedy) in rows.items():
+        if status != "–":
+            assert int(status) == known[code].http_status, code
+        assert len(meaning) > 15 and len(remedy) > 10, code
+
+
+def test_every_metric_is_explained(tmp_path: Path) -> None:
+    families = {family["name"]: family for family in asyncio.run(metrics_of_a_node(tmp_path))}
+    rows = table_rows("metrics.md")
+    assert set(rows) == set(families)
+    for name, family in families.items():
+        kind, labels, meaning = rows[name]
+        assert kind == family["type"], name
+        used = {label for sample in family["samples"] for label in sample["labels"]}
+        assert used == set(re.findall(r"`(\w+)`", labels)), name
+        assert len(meaning) > 10
+
+
+async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
+    """Everything a whole broker measures, with a processor, a topic, a cursor and an error."""
+    node = Node(Config(data=str(path), text="127.0.0.1:0", http="127.0.0.1:0", compute_ms="0:0", processor_workers=1))
+    await node.start()
+    try:
+        await node.broker.publish("orders", [NewMessage(value=b"a")])
+        while node.broker.backend.topic(TopicName("orders.processed")) is None:
+            await asyncio.sleep(0.01)
+        await node.broker.seek_cursor("orders", "billing", "earliest")
+        await asyncio.to_thread(fetched, node.addresses["http"], "/nothing")
+        return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
+    finally:
+        await node.stop()
+
+
+def fetched(address: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def test_every_call_is_in_the_http_reference() -> None:
+    text = (DOCS / "http.md").read_text()
+    for route in ROUTES:
+        path = route.path
+        assert f"{route.method} {path}" in text, f"{route.method} {path}"
+        for param in route.query:
+            assert f"`{param.name}`" in text or f"{param.name}=" in text, (route.operation, param.name)
+
+
+def test_links_of_the_reference_lead_somewhere() -> None:
+    for name in ("http.md", "errors.md", "metrics.md"):
+        for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / name).read_text()):
+            if target in {"http.md", "errors.md", "metrics.md"}:
+                assert (DOCS / target).exists(), (name, target)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from http_server import Server
+
+from holdfast.model.limits import PARTITIONS_PER_TOPIC_MAX
+
+
+def test_topic_is_created_with_what_was_asked_for(server: Server) -> None:
+    created = server.call(
+        "POST", "/v1/topics", {"topic": "orders", "partitions": 3, "retention_ms": 60_000, "retention_bytes": None}
+    )
+    assert created.status == 201
+    assert created.headers["location"] == "/v1/topics/orders"
+    described = server.get("/v1/topics/orders")
+    assert described.json == created.json
+    assert set(described.json) == {
+        "topic",
+        "created_ms",
+        "retention_ms",
+        "retention_bytes",
+        "messages",
+        "size_bytes",
+        "delivers_from",
+        "partitions",
+    }
+    assert described.json["retention_ms"] == 60_000
+    assert described.json["delivers_from"] == "orders"
+    assert [one["partition"] for one in described.json["partitions"]] == [0, 1, 2]
+    assert set(described.json["partitions"][0]) == {
+        "partition",
+        "leader",
+        "start_offset",
+        "end_offset",
+        "size_bytes",
+        "segments",
+        "damaged_batches",
+    }
+    assert described.json["partitions"][0]["leader"] == "n1"
+
+
+def test_topics_are_listed_by_name(server: Server) -> None:
+    assert server.get("/v1/topics").json == {"topics": []}
+    server.create("zebra")
+    server.create("ant")
+    assert [one["topic"] for one in server.get("/v1/topics").json["topics"]] == ["ant", "zebra"]
+
+
+def test_deleted_topic_is_gone_with_its_messages_and_cursors(server: Server) -> None:
+    server.publish("orders", "a")
+    server.get("/v1/topics/orders/cursors/billing/messages")
+    gone = server.call("DELETE", "/v1/topics/orders")
+    assert (gone.status, gone.body) == (204, b"")
+    assert server.get("/v1/topics/orders").code == "topic_not_found"
+    assert server.get("/v1/cursors").json == {"cursors": []}
+    assert server.call("DELETE", "/v1/topics/orders").code == "topic_not_found"
+    assert server.publish("orders", "b") == [{"partition": 0, "offset": 0, "duplicate": False}]
+
+
+def test_topic_that_exists_is_not_created_again(server: Server) -> None:
+    server.create("orders")
+    again = server.call("POST", "/v1/topics", {"topic": "orders"})
+    assert (again.status, again.code) == (409, "topic_exists")
+
+
+def test_bad_topic_settings_say_which_field_is_wrong(server: Server) -> None:
+    for body, code, named in [
+        ({"topic": "orders", "partitions": 0}, "bad_value", "partitions"),
+        ({"topic": "orders", "partitions": PARTITIONS_PER_TOPIC_MAX + 1}, "bad_value", "partitions"),
+        ({"topic": "orders", "partitions": "3"}, "bad_value", "partitions: expected 'int', got 'str'"),
+        ({"topic": "orders", "retention_ms": -1}, "bad_value", "retention_ms"),
+        ({"topic": "orders", "retention_mss": 1}, "bad_value", "retention_mss"),
+        ({"partitions": 1}, "bad_value", "topic"),
+        ({"topic": 7}, "bad_value", "topic"),
+        ([], "bad_value", "the body"),
+        ({"topic": ""}, "bad_topic", "empty"),
+        ({"topic": ".."}, "bad_topic", "'..'"),
+        ({"topic": "a/b"}, "bad_topic", "'a/b'"),
+        ({"topic": "x" * 201}, "bad_topic", "201"),
+    ]:
+        refused = server.call("POST", "/v1/topics", body)
+        assert (refused.status, refused.code) == (400, code), (body, refused)
+        assert named in refused.message, (body, refused.message)
+    assert server.get("/v1/topics").json == {"topics": []}
+
+
+def test_name_in_a_path_can_never_become_another_path(server: Server) -> None:
+    server.create("orders")
+    for name in (
+        "..%2F..%2Fetc",
+        "orders%2Fpartitions%2F0",
+        "%2e%2e",
+        "a%00b",
+        "%20",
+        "a%5Cb",
+        "{topic}",
+        "é".encode(),
+    ):
+        shown = name if isinstance(name, str) else "%C3%A9"
+        refused = server.get(f"/v1/topics/{shown}")
+        assert (refused.status, refused.code) == (400, "bad_topic"), (name, refused)
+        assert server.call("DELETE", f"/v1/topics/{shown}").code == "bad_topic"
+    assert server.get("/v1/topics/%ff").code == "bad_value"
+    assert server.call("POST", "/v1/topics//messages", {"messages": [{"value": "a"}]}).code == "not_found"
+    assert server.get("/v1/topics/%6frders").json["topic"] == "orders"
