@@ -1,0 +1,79 @@
+"""What only a client can run into, next to the errors every part of Holdfast shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.model.errors import CallerError, ConfigError, ConnectionLost, HoldfastError, RemoteError
+from holdfast.model.messages import Published
+
+
+class ClientClosed(CallerError):
+    """The client or subscription was closed before or during the call."""
+
+    code = "client_closed"
+
+
+class WrongPort(ConfigError):
+    """Something answers at the address, but it is not the broker's HTTP port. Trying again is no use."""
+
+    code = "wrong_port"
+
+
+class OutcomeUnknown(ConnectionLost):
+    """The connection broke behind a publish that may not be sent twice: it was stored, or it was not.
+
+    Only publishes without ids end here. The client does not guess: sending again could store the
+    messages twice, giving up silently could lose them.
+    """
+
+    code = "outcome_unknown"
+
+
+class PublishManyLost(ConnectionLost):
+    """`publish_many` lost the broker half way; `results` says which messages are stored for certain.
+
+    `results[i]` is `None` where message `i` was not stored or, if `outcome_unknown`, may not have been.
+    """
+
+    def __init__(self, cause: ConnectionLost, results: Sequence[Published | None]) -> None:
+        super().__init__(_half_way(cause, results))
+        self.__cause__ = cause
+        self.code = cause.code  # type: ignore[misc]
+        self.outcome_unknown = isinstance(cause, OutcomeUnknown)
+        self.results = results
+
+
+class PublishManyRefused(RemoteError):
+    """The broker refused a batch of `publish_many`; `results[i]` is `None` where `i` was not stored."""
+
+    def __init__(self, cause: RemoteError, results: Sequence[Published | None]) -> None:
+        super().__init__(cause.code, _half_way(cause, results), cause.http_status)
+        self.__cause__ = cause
+        self.results = results
+
+
+def another(error: BaseException) -> BaseException:
+    """The same error for one more caller: one that is raised in many tasks collects all their tracebacks."""
+    same = type(error).__new__(type(error), *error.args)
+    same.__dict__.update(error.__dict__)
+    same.__cause__ = error.__cause__
+    return same
+
+
+def _half_way(cause: HoldfastError, results: Sequence[Published | None]) -> str:
+    stored = sum(result is not None for result in results)
+    return f"{stored} of {len(results)} messages are stored for certain, then: {cause.message}"
+
+
+class AttemptFailed(Exception):
+    """One try at one address failed; whoever keeps trying decides what that means.
+
+    `sent` tells whether bytes of the request left: if not, the broker has certainly done nothing.
+    """
+
+    def __init__(self, address: str, reason: str, *, sent: bool) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+        self.sent = sent

@@ -1,0 +1,132 @@
+"""How long to keep trying, how long to pause between tries, and what to say when it was in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+
+import msgspec
+
+from holdfast.client.connection import Request, Response
+from holdfast.client.errors import AttemptFailed, OutcomeUnknown
+from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN
+from holdfast.client.pool import Pool
+from holdfast.model.errors import ConnectionLost, RemoteError
+
+# What a broker or a proxy in front of it says when a later try may work.
+RETRIED_STATUSES = frozenset((502, 503, 504, 507))
+# Codes that promise that nothing was stored, so that even a publish without ids may be sent again.
+_NOTHING_STORED_CODES = frozenset(("unavailable", "shutting_down", "disk_full", "overloaded"))
+
+_log = logging.getLogger("holdfast.client")
+
+
+class ErrorBody(msgspec.Struct):
+    code: str
+    message: str
+    next_offset: int | None = None
+
+
+class _ErrorAnswer(msgspec.Struct):
+    error: ErrorBody
+
+
+_decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
+
+
+def error_body(response: Response) -> ErrorBody:
+    """What the broker says went wrong; also where something in front of it answers in another format."""
+    try:
+        return _decode_error(response.body).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = response.body[:200].decode("utf-8", "replace").strip()
+        return ErrorBody(code=f"http_{response.status}", message=f"answered {response.status}: {text}")
+
+
+def remote_error(response: Response) -> RemoteError:
+    body = error_body(response)
+    return RemoteError(body.code, body.message, response.status)
+
+
+class Patience:
+    """The tries of one operation: a budget of time, pauses that double, and a tally for the error.
+
+    The pause has full jitter, so that many clients that lost one broker do not come back as one.
+    """
+
+    def __init__(self, what: str, budget_s: float) -> None:
+        self._what = what
+        self._budget_s = budget_s
+        self._started = asyncio.get_running_loop().time()
+        self._deadline = self._started + budget_s
+        self._pause_s = PAUSE_S_MIN
+        self._tried: Counter[str] = Counter()
+        self._last_remote: RemoteError | None = None
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    async def failed(self, failure: AttemptFailed | RemoteError) -> None:
+        """Wait before the next try, or raise if the time is up."""
+        if isinstance(failure, RemoteError):
+            if self._last_remote is None:
+                _log.warning("%s: the broker says %s (%s); trying again", self._what, failure.code, failure.message)
+            self._last_remote = failure
+            self._tried[f"the broker said {failure.code}"] += 1
+        else:
+            self._last_remote = None
+            self._tried[str(failure)] += 1
+        if self.remaining_s <= 0:
+            raise self._in_vain() from failure
+        pause_s = random.uniform(self._pause_s / 2, self._pause_s)
+        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
+        await asyncio.sleep(min(pause_s, self.remaining_s))
+        if self.remaining_s <= 0:
+            raise self._in_vain() from failure
+
+    def _in_vain(self) -> ConnectionLost | RemoteError:
+        tried = "; ".join(f"{reason} ({count} times)" for reason, count in self._tried.most_common(8))
+        text = f"{self._what} did not get through within {round(self._budget_s, 1):g} s; tried: {tried}"
+        if self._last_remote is not None:
+            last = self._last_remote
+            return RemoteError(last.code, f"{last.message} [{text}]", last.http_status)
+        return ConnectionLost(text)
+
+
+async def call(
+    pool: Pool,
+    request: Request,
+    budget_s: float,
+    *,
+    resend: bool = True,
+    wait_s: float = 0.0,
+) -> Response:
+    """Send until there is an answer that is no reason to try again, at most for `budget_s`.
+
+    With `resend=False` a request that may have arrived is not sent again: that is `OutcomeUnknown`.
+    `wait_s` is how long the broker was asked to wait before it answers.
+    """
+    patience = Patience(str(request), budget_s)
+    while True:
+        timeout_s = max(0.001, patience.remaining_s)
+        if resend:
+            timeout_s = min(ATTEMPT_TIMEOUT_S + wait_s, timeout_s)
+        try:
+            response = await pool.attempt(request, timeout_s)
+        except AttemptFailed as failure:
+            if failure.sent and not resend:
+                raise OutcomeUnknown(
+                    f"lost the broker behind {request} ({failure}): it is not known whether it was stored, and "
+                    "without message ids it may not be sent again"
+                ) from failure
+            await patience.failed(failure)
+            continue
+        if response.status < 400:
+            return response
+        error = remote_error(response)
+        if response.status not in RETRIED_STATUSES or not (resend or error.code in _NOTHING_STORED_CODES):
+            raise error
+        await patience.failed(error)

@@ -1,0 +1,224 @@
+"""What a publisher is told when the broker breaks off, refuses or takes too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from client_servers import (
+    Answer,
+    Call,
+    HangUp,
+    Script,
+    ScriptedServer,
+    batches_of,
+    error,
+    is_publish,
+    until,
+)
+
+from holdfast.client import (
+    ConnectionLost,
+    NewMessage,
+    OutcomeUnknown,
+    PublishManyLost,
+    PublishManyRefused,
+    RemoteError,
+    connect,
+)
+from holdfast.client.api import Api
+from holdfast.client.encoding import IdMaker
+from holdfast.client.lane import Lane, Waiting
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.wire.record_batch import decode, decode_values
+
+
+async def test_message_is_not_lost_when_the_connection_breaks_behind_it() -> None:
+    async with ScriptedServer(Script("hang up", "hang up")).running() as server, connect(server.address) as broker:
+        published = await broker.publish("orders", b"once")
+        sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
+    assert published.offset == 0
+    assert [message.value for message in sent] == [b"once"] * 3
+    assert len({message.id for message in sent}) == 1, "a resend must be recognisable"
+
+
+async def test_message_without_an_id_is_not_sent_twice_and_the_caller_is_told() -> None:
+    async with ScriptedServer(Script("hang up")).running() as server, connect(server.address) as broker:
+        with pytest.raises(OutcomeUnknown, match="not known whether it was stored"):
+            await broker.publish("orders", b"once", retry_safe=False)
+        assert batches_of(server) == [[b"once"]]
+        assert (await broker.publish("orders", b"next", retry_safe=False)).offset == 0
+
+
+async def test_message_without_an_id_is_sent_again_when_the_broker_says_it_stored_nothing() -> None:
+    script = Script((503, error("unavailable")), (507, error("disk_full")), (503, error("shutting_down")))
+    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+        assert (await broker.publish("orders", b"v", retry_safe=False)).offset == 0
+
+
+async def test_message_without_an_id_is_not_sent_again_after_a_failed_sync() -> None:
+    async with (
+        ScriptedServer(Script((503, error("storage_failed")))).running() as server,
+        connect(server.address) as broker,
+    ):
+        with pytest.raises(RemoteError) as caught:
+            await broker.publish("orders", b"v", retry_safe=False)
+    assert caught.value.code == "storage_failed"
+    assert len(batches_of(server)) == 1
+
+
+async def test_a_refusal_is_raised_with_the_brokers_code_and_not_retried() -> None:
+    async with (
+        ScriptedServer(Script((404, error("topic_not_found")))).running() as server,
+        connect(server.address) as broker,
+    ):
+        with pytest.raises(RemoteError) as caught:
+            await broker.publish("orders", b"v")
+    assert (caught.value.code, caught.value.http_status) == ("topic_not_found", 404)
+    assert "the script says topic_not_found" in caught.value.message
+    assert len(batches_of(server)) == 1
+
+
+async def test_a_full_disk_is_reported_as_such_when_time_is_up() -> None:
+    script = Script(*[(507, error("disk_full"))] * 1000)
+    async with ScriptedServer(script).running() as server, connect(server.address, timeout_s=0.4) as broker:
+        started = time.monotonic()
+        with pytest.raises(RemoteError, match=r"within 0\.4 s") as caught:
+            await broker.publish("orders", b"v")
+        assert caught.value.code == "disk_full"
+        assert 0.3 < time.monotonic() - started < 2
+        assert 2 < len(batches_of(server)) < 40, "pauses grow"
+
+
+async def test_publishes_made_at_the_same_time_travel_together_and_in_order() -> None:
+    gate = asyncio.Event()
+    script = Script()
+
+    async def slow_first(call: Call) -> Answer:
+        if is_publish(call) and not gate.is_set():
+            await gate.wait()
+        return await script(call)
+
+    async with ScriptedServer(slow_first).running() as server, connect(server.address) as broker:
+        first = asyncio.create_task(broker.publish("orders", b"first"))
+        while not batches_of(server):
+            await asyncio.sleep(0.01)
+        rest = [asyncio.create_task(broker.publish("orders", b"%d" % number)) for number in range(100)]
+        await asyncio.sleep(0.05)
+        gate.set()
+        offsets = [(await task).offset for task in [first, *rest]]
+    assert batches_of(server) == [[b"first"], [b"%d" % number for number in range(100)]]
+    assert offsets == list(range(101))
+
+
+async def test_publishes_keep_their_order_while_the_topic_is_still_being_looked_up() -> None:
+    script = Script()
+
+    async def slow_lookup(call: Call) -> Answer:
+        if call.target == "/v1/topics/orders":
+            await asyncio.sleep(0.1)
+        return await script(call)
+
+    async with ScriptedServer(slow_lookup).running() as server, connect(server.address) as broker:
+        early = [asyncio.create_task(broker.publish("orders", b"%d" % number)) for number in range(3)]
+        many = asyncio.create_task(broker.publish_many("orders", [b"3", b"4"]))
+        late = [asyncio.create_task(broker.publish("orders", b"5"))]
+        await asyncio.gather(*early, many, *late)
+    assert [value for batch in batches_of(server) for value in batch] == [b"%d" % number for number in range(6)]
+
+
+async def test_one_bad_message_does_not_fail_those_that_travel_with_it() -> None:
+    script = Script()
+
+    async def refuse_bad(call: Call) -> Answer:
+        if is_publish(call) and b"bad" in decode_values(call.body):
+            return 413, error("too_large")
+        return await script(call)
+
+    async with ScriptedServer(refuse_bad).running() as server, connect(server.address) as broker:
+        values = [b"0", b"1", b"bad", b"3", b"4"]
+        results = await asyncio.gather(*(broker.publish("orders", value) for value in values), return_exceptions=True)
+    assert isinstance(results[2], RemoteError)
+    assert [getattr(result, "offset", None) for result in results] == [0, 1, None, 2, 3]
+
+
+async def test_a_cancelled_publish_does_not_hold_up_the_others() -> None:
+    async with ScriptedServer(Script("never")).running() as server, connect(server.address, timeout_s=3) as broker:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(broker.publish("orders", b"impatient"), 1.5)
+        waiting = asyncio.create_task(broker.publish("orders", b"gone"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        # The first batch may have arrived, so it is tried until its own deadline; then the lane goes on.
+        assert (await broker.publish("orders", b"patient")).offset >= 0
+    assert b"gone" not in [value for batch in batches_of(server) for value in batch]
+
+
+async def test_who_runs_out_of_time_leaves_and_the_others_get_through() -> None:
+    script = Script()
+    down = True
+
+    async def down_at_first(call: Call) -> Answer:
+        if is_publish(call) and down:
+            raise HangUp
+        return await script(call)
+
+    async with ScriptedServer(down_at_first).running() as server, connect(server.address, timeout_s=1.0) as broker:
+        await broker.describe("orders")
+        early = asyncio.create_task(broker.publish("orders", b"early"))
+        await asyncio.sleep(0.6)
+        late = asyncio.create_task(broker.publish("orders", b"late"))
+        with pytest.raises(ConnectionLost):
+            await early
+        down = False
+        assert (await late).offset == 0
+    assert batches_of(server)[-1] == [b"late"]
+
+
+async def test_who_waited_behind_others_in_vain_is_told_so() -> None:
+    async with ScriptedServer(Script("never", "never")).running() as server, connect(server.address) as broker:
+        lane = Lane(Api(broker._pool, 0.4), IdMaker(), PartitionId(TopicName("orders"), 0))
+        now = asyncio.get_running_loop().time()
+        first = Waiting(NewMessage(value=b"first", id="1"), now + 0.4, resend=True)
+        lane.add(first)
+        await until(lambda: len(batches_of(server)) == 1, "the first is under way")
+        second = Waiting(NewMessage(value=b"second", id="2"), now + 0.3, resend=True)
+        lane.add(second)
+        with pytest.raises(ConnectionLost, match="no answer within"):
+            await first.future
+        with pytest.raises(ConnectionLost, match=r"0\.4 s were over behind other publishes to orders/0.*no answer"):
+            await second.future
+
+
+async def test_many_without_ids_says_what_is_stored_when_the_connection_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
+    async with ScriptedServer(Script("store", "hang up")).running() as server, connect(server.address) as broker:
+        with pytest.raises(PublishManyLost) as caught:
+            await broker.publish_many("orders", [b"%d" % number for number in range(10)])
+    lost = caught.value
+    assert lost.outcome_unknown
+    assert [result and result.offset for result in lost.results[:4]] == [0, 1, None, None]
+    assert "of 10 messages are stored for certain" in lost.message
+    assert batches_of(server)[:2] == [[b"0", b"1"], [b"2", b"3"]]
+    assert [b"2", b"3"] not in batches_of(server)[2:], "what may have arrived is not sent again"
+
+
+async def test_many_with_ids_get_through_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
+    async with ScriptedServer(Script("store", "hang up")).running() as server, connect(server.address) as broker:
+        results = await broker.publish_many("orders", [b"%d" % number for number in range(6)], retry_safe=True)
+    assert [result.offset for result in results] == list(range(6))
+    assert batches_of(server) == [[b"0", b"1"], [b"2", b"3"], [b"2", b"3"], [b"4", b"5"]]
+
+
+async def test_many_that_are_refused_say_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
+    async with (
+        ScriptedServer(Script("store", (413, error("too_large")))).running() as server,
+        connect(server.address) as broker,
+    ):
+        with pytest.raises(PublishManyRefused) as caught:
+            await broker.publish_many("orders", [NewMessage(value=b"%d" % n, id=str(n)) for n in range(4)])
+    assert caught.value.code == "too_large"
+    assert [result is not None for result in caught.value.results] == [True, True, False, False]
