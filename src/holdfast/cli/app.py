@@ -1,0 +1,65 @@
+"""All commands, put together, and how an error ends one: a sentence on standard error and a code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import check, config, cursors, doctor, publish, serve, subscribe, topics
+from holdfast.cli.bench import commands as bench
+from holdfast.cli.demo import commands as demo
+from holdfast.model.errors import HoldfastError
+
+EXIT_ERROR = 1
+
+app = typer.Typer(
+    name="holdfast",
+    help="Holdfast: a message broker that keeps every acknowledged message.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
+app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
+app.add_typer(topics.app, name="topics")
+app.add_typer(cursors.app, name="cursors")
+app.command("check", epilog=check.EXAMPLES)(check.check)
+app.add_typer(bench.app, name="bench")
+app.add_typer(demo.app, name="demo")
+app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.add_typer(config.app, name="config")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"holdfast {version('holdfast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Holdfast: a message broker that keeps every acknowledged message."""
+
+
+def main() -> None:
+    """Run a command; what goes wrong on purpose is one line, not a traceback."""
+    try:
+        app()
+    except HoldfastError as error:
+        print(f"holdfast: {error.message} [{error.code}]", file=sys.stderr)
+        sys.exit(EXIT_ERROR)
+    except OSError as error:
+        # The world's fault: a full disk, a missing permission. Which file and why is what helps.
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"holdfast: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(EXIT_ERROR)

@@ -1,0 +1,128 @@
+"""`holdfast check`: whether a broker takes messages, with an exit code for scripts and a table for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, examples
+from holdfast.cli.quantities import bytes_text, duration_s, duration_text
+from holdfast.model.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from holdfast.client.addresses import Address
+
+EXAMPLES = examples(
+    "holdfast check",
+    "holdfast check --server 10.0.0.5:8090,10.0.0.6:8090 --timeout 2s",
+    "holdfast check --json | jq .reason",
+)
+EXIT_NOT_READY: Final = 1
+EXIT_UNREACHABLE: Final = 2
+
+
+def check(
+    server: Server = SERVER_DEFAULT,
+    timeout: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="How long to wait for each answer.")
+    ] = "5s",  # type: ignore[assignment]
+    as_json: JsonLines = False,
+) -> None:
+    """Say whether the broker takes messages.
+
+    Exit code 0: ready. 1: it answers but takes no messages, and says why. 2: nobody answers.
+
+    Several addresses are looked at one by one, and the worst decides.
+    """
+    from holdfast.client.addresses import parse_url
+
+    worst = 0
+    for address in parse_url(server):
+        facts = _facts(address, timeout)
+        worst = max(worst, 0 if facts["ready"] else EXIT_NOT_READY if facts["reachable"] else EXIT_UNREACHABLE)
+        if as_json:
+            output.print_json(facts)
+        else:
+            _show(facts)
+    raise typer.Exit(worst)
+
+
+def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
+    """All there is to say about one broker."""
+    from holdfast.cli import http
+
+    facts: dict[str, Any] = {"server": str(address), "reachable": False, "ready": False, "reason": None}
+
+    def get(path: str) -> http.Answer:
+        return http.get(address.host, address.port, path, timeout_s)
+
+    try:
+        ready = get("/ready")
+        facts["ready"] = ready.status == 200
+        facts["reason"] = ready.content["reason"]
+        facts |= get("/v1/info").content
+        measured = _by_name(get("/metrics").content)
+        topics = get("/v1/topics").content["topics"]
+        facts["topics"] = len(topics)
+        facts["messages"] = sum(topic["messages"] for topic in topics)
+        facts["size_bytes"] = sum(topic["size_bytes"] for topic in topics)
+        facts["damaged_batches"] = sum(each["damaged_batches"] for topic in topics for each in topic["partitions"])
+    except ConnectionLost as error:
+        facts["reason"] = error.message
+        facts["ready"] = False
+        return facts
+    except (KeyError, TypeError):
+        facts["reason"] = f"{address} answers, but not like a broker; give its HTTP address"
+        facts["ready"] = False
+        return facts
+    facts["reachable"] = True
+    facts["cursors"] = int(measured.get("holdfast_cursors", 0))
+    facts["subscriptions"] = int(measured.get("holdfast_subscriptions", 0))
+    synced = measured.get("holdfast_acknowledges_after_sync")
+    facts["acknowledges_after_sync"] = None if synced is None else bool(synced)
+    return facts
+
+
+def _by_name(metrics: dict[str, Any]) -> dict[str, float]:
+    """Each metric's value, summed up over its labels."""
+    return {family["name"]: sum(sample["value"] for sample in family["samples"]) for family in metrics["metrics"]}
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.markup import escape
+
+    console = output.console()
+    verdict = "[green]ready[/green]" if facts["ready"] else "[red]not ready[/red]"
+    if not facts["reachable"]:
+        verdict = "[red]unreachable[/red]"
+    table = output.table("", "")
+    table.show_header = False
+    table.add_row("broker", f"[bold]{escape(facts['server'])}[/bold] is {verdict}")
+    if facts["reason"]:
+        table.add_row("reason", f"[red]{escape(facts['reason'])}[/red]")
+    if facts["reachable"]:
+        _add_details(table.add_row, facts)
+    else:
+        table.add_row("what to do", "start one with `holdfast serve`, or name another with --server")
+    console.print(table)
+
+
+def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
+    from rich.markup import escape
+
+    damaged = facts["damaged_batches"]
+    add_row("version", escape(facts["version"]))
+    add_row("node", escape(facts["node"]))
+    for name, address in sorted(facts["addresses"].items()):
+        add_row(escape(name), escape(address))
+    add_row("up for", duration_text(facts["uptime_ms"] / 1000))
+    if facts["acknowledges_after_sync"] is not None:
+        safely = facts["acknowledges_after_sync"]
+        add_row("acknowledges", "after the disk has it" if safely else "[yellow]before the disk has it[/yellow]")
+    add_row("topics", f"{facts['topics']:,}")
+    add_row("messages", f"{facts['messages']:,} ({bytes_text(facts['size_bytes'])})")
+    add_row("cursors", f"{facts['cursors']:,}")
+    add_row("subscriptions", f"{facts['subscriptions']:,}")
+    add_row("damaged batches", f"[red]{damaged:,}; holdfast doctor says where[/red]" if damaged else "none")

@@ -1,0 +1,101 @@
+"""What somebody who watches the demo sees: a live table on a terminal, lines where there is none."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from holdfast.cli.demo.play import Score
+
+_EVENTS_SHOWN: Final = 12
+_REFRESH_PER_S: Final = 8
+
+
+class View:
+    """Draws the score; `tell` adds a line to what happened."""
+
+    def __init__(self, score: Score, *, quiet: bool) -> None:
+        self._score = score
+        self._quiet = quiet
+        self._started = time.monotonic()
+        self._events: list[str] = []
+
+    def tell(self, text: str) -> None:
+        line = f"{time.monotonic() - self._started:6.1f} s  {text}"
+        self._events.append(line)
+        if not (self._quiet or sys.stdout.isatty()):
+            print(line, flush=True)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the picture fresh until the end of the block; what the clients notice becomes events."""
+        log = logging.getLogger("holdfast.client")
+        handler = _Teller(self.tell)
+        log.addHandler(handler)
+        log.propagate = False
+        try:
+            if self._quiet or not sys.stdout.isatty():
+                yield
+                return
+
+            from rich.live import Live
+
+            with Live(get_renderable=self._drawn, console=output.console(), refresh_per_second=_REFRESH_PER_S):
+                yield
+        finally:
+            log.removeHandler(handler)
+
+    def _drawn(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        colours = {"dead": "bold red", "serves": "green", "serves again": "green"}
+        heading = Text.assemble(
+            "broker ", (self._score.broker, colours.get(self._score.broker, "yellow")), f", {self._seconds:.0f} s"
+        )
+        return Group(heading, table(self._score), *(Text(line, "dim") for line in self._events[-_EVENTS_SHOWN:]))
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+
+class _Teller(logging.Handler):
+    """Every reader and the publisher notice that a broker is gone; said once, it is enough."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+        self._said: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = str(record.msg)
+        if record.created - self._said.get(kind, 0.0) > 1.0:
+            self._tell(f"clients: {record.getMessage()}")
+        self._said[kind] = record.created
+
+
+def table(score: Score) -> Any:
+    """The verdict so far, a line for each reader."""
+    columns = ("reader", "sent", "acknowledged", "received", "lost", "duplicated", "out of order")
+    made = output.table(*columns, numbers=columns[1:])
+    for name, verdict in score.verdicts().items():
+        made.add_row(
+            name,
+            str(score.sent),
+            str(len(score.acknowledged)),
+            str(verdict.received),
+            f"[red]{verdict.lost}[/red]" if verdict.lost else "0",
+            str(verdict.duplicated),
+            str(verdict.out_of_order),
+        )
+    return made

@@ -1,0 +1,64 @@
+"""Reaching a broker from a command: a quick, plain answer if there is none, patience once there was one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.errors import ConnectionLost
+
+if TYPE_CHECKING:
+    from holdfast.client import BlockingClient
+
+# A person waits for this; a broker on another continent answers within it.
+_PROBE_TIMEOUT_S: Final = 3.0
+
+
+class NoBroker(ConnectionLost):
+    """Nobody listens at any of the addresses."""
+
+
+def require_broker(server: str) -> None:
+    """Raise `NoBroker` unless somebody listens at one of the addresses.
+
+    The client itself keeps trying for half a minute, which is right for a broker that restarts and
+    wrong for one that was never there.
+    """
+    from holdfast.client.addresses import parse_url
+
+    problems = []
+    for address in parse_url(server):
+        try:
+            socket.create_connection(address, timeout=_PROBE_TIMEOUT_S).close()
+        except OSError as error:
+            problems.append(f"{address} ({error.strerror or error})")
+        else:
+            return
+    raise NoBroker(
+        f"no broker answers at {', '.join(problems)}; start one with `holdfast serve`, or name another with --server"
+    )
+
+
+@contextlib.contextmanager
+def connected(server: str) -> Iterator[BlockingClient]:
+    """A client without `await`, closed at the end."""
+    require_broker(server)
+    show_client_warnings()
+
+    from holdfast.client import connect_blocking
+
+    with connect_blocking(server) as broker:
+        yield broker
+
+
+def show_client_warnings() -> None:
+    """A broker that goes or comes back is told on standard error, one line each."""
+    log = logging.getLogger("holdfast.client")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("holdfast: %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False

@@ -1,0 +1,47 @@
+"""The broker's settings as commands see them: where they come from, and what each is for."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from holdfast.node import config as node_config
+from holdfast.node.config import Config
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings.", envvar="HOLDFAST_CONFIG")
+]
+SETTINGS_PANEL = "Settings (also in the file and as HOLDFAST_…)"
+
+
+def load(file: Path | None, flags: dict[str, object]) -> Config:
+    """Settings from file, environment and flags; a flag that was not given is `None`."""
+    return node_config.load(file, os.environ, flags)
+
+
+@cache
+def hints() -> dict[str, Any]:
+    """The type of every setting with its description; found out once, since that takes a while."""
+    return get_type_hints(Config, include_extras=True)
+
+
+def kind(name: str) -> Any:
+    """The type of a setting alone."""
+    return hints()[name].__origin__
+
+
+def description(name: str) -> str:
+    """What a setting is for."""
+    return next(str(meta.description) for meta in hints()[name].__metadata__ if hasattr(meta, "description"))
+
+
+def default_text(name: str) -> str:
+    """A setting's default as one would write it; empty where there is none."""
+    value = getattr(Config(), name)
+    if value in (None, []):
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)

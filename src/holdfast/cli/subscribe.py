@@ -1,0 +1,77 @@
+"""`holdfast subscribe`: a topic's messages on standard output, live or as a reader with a name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from holdfast.cli import output, session
+from holdfast.cli.cursors import place
+from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, Topic, examples
+from holdfast.cli.quantities import duration_s, duration_text, plural
+
+EXAMPLES = examples(
+    "holdfast subscribe orders",
+    "holdfast subscribe orders --from earliest --count 10 --json",
+    "holdfast subscribe orders --as billing",
+    "holdfast subscribe logs --from -10m | grep ERROR",
+    "holdfast subscribe orders --count 1 --timeout 5s || echo nothing came",
+)
+EXIT_TOO_FEW: Final = 1
+# What a shell reports for a program that a closed pipe ended, and for one that was told to end.
+EXIT_PIPE_CLOSED: Final = 141
+EXIT_TERMINATED: Final = 143
+
+
+def subscribe(
+    topic: Topic,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            parser=place,
+            metavar="earliest|latest|OFFSET|-10m",
+            help="Where to begin: a place, an offset, or how long ago. A name that is known goes on where it stands.",
+        ),
+    ] = "latest",
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Read under a name: the broker keeps the place between runs."),
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave after so many messages.")] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(parser=duration_s, metavar="DURATION", help="Leave when no message has come for this long."),
+    ] = None,
+    server: Server = SERVER_DEFAULT,
+    as_json: JsonLines = False,
+) -> None:
+    """Print a topic's messages, a line each, bytes unchanged.
+
+    With `--as NAME` each message is acknowledged once it is printed. A broker that is away is waited for.
+
+    Exit code 1: fewer than `--count` messages came within `--timeout`.
+    """
+    session.require_broker(server)
+    session.show_client_warnings()
+
+    import asyncio
+
+    from holdfast.cli.reading import Reader
+
+    reader = Reader(topic, name, count=count, timeout_s=timeout, as_json=as_json)
+    try:
+        asyncio.run(reader.run(server, int(start) if start.isdigit() else start))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. What is still buffered must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE_CLOSED) from None
+    if reader.terminated:
+        raise typer.Exit(EXIT_TERMINATED)
+    if count is not None and reader.printed < count:
+        came = plural(reader.printed, "message")
+        output.note(f"holdfast: {came} of {count:,} came, then none for {duration_text(timeout or 0)}")
+        raise typer.Exit(EXIT_TOO_FEW)

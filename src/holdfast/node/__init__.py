@@ -1,0 +1,1 @@
+"""One running broker: its settings, and the only place where the parts are put together."""

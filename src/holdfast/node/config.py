@@ -1,0 +1,201 @@
+"""The settings of a broker: what there is, what it defaults to, and where a value may come from.
+
+A TOML file is overridden by the environment (`HOLDFAST_<NAME>`), which is overridden by flags. Names are the
+same everywhere: `text_dialect` in the file, `HOLDFAST_TEXT_DIALECT`, `--text-dialect`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.model import limits
+from holdfast.model.errors import BadValue, ConfigError
+from holdfast.model.topics import TopicConfig
+from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
+
+ENVIRONMENT_PREFIX = "HOLDFAST_"
+_PORT_MAX = 65535
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting, with its default and what it is for."""
+
+    data: Annotated[str, Meta(description="the data directory")] = "holdfast-data"
+    node: Annotated[str, Meta(description="the name this broker goes by, kept in a new data directory")] = "n1"
+    text: Annotated[str, Meta(description="HOST:PORT of the text protocol; port 0 picks a free one")] = "127.0.0.1:8080"
+    http: Annotated[str, Meta(description="HOST:PORT of the HTTP interface; port 0 picks a free one")] = (
+        "127.0.0.1:8090"
+    )
+    text_dialect: Annotated[
+        Literal["standard", "ack"], Meta(description="ack answers publishes with ACK and delivers bare payloads")
+    ] = "standard"
+    sync: Annotated[
+        str, Meta(description="when a message is acknowledged: group (after the disk has it), interval:MS or none")
+    ] = "group"
+    auto_create: Annotated[bool, Meta(description="create a topic when it is first used")] = True
+    retention_ms: Annotated[int | None, Meta(description="how long new topics keep messages; absent: for ever")] = None
+    retention_bytes: Annotated[
+        int | None, Meta(description="how much new topics keep in each partition; absent: everything")
+    ] = None
+    retention_check_ms: Annotated[int, Meta(ge=10, description="how often retention looks for what to delete")] = 30_000
+    segment_bytes: Annotated[
+        int, Meta(ge=4096, description="size at which a segment file is sealed and the next one begun")
+    ] = limits.SEGMENT_BYTES_DEFAULT
+    message_bytes_max: Annotated[
+        int, Meta(ge=1, le=limits.BATCH_BYTES_MAX // 2, description="the largest message that is taken")
+    ] = limits.MESSAGE_BYTES_MAX
+    http_body_bytes_max: Annotated[
+        int, Meta(ge=1024, le=limits.GIB, description="the largest HTTP request body that is taken")
+    ] = limits.HTTP_BODY_BYTES_MAX
+    http_host_names: Annotated[
+        list[str], Meta(description="names besides its address under which browsers may reach the HTTP interface")
+    ] = msgspec.field(default_factory=list)
+    connections_max: Annotated[
+        int, Meta(ge=1, description="text connections, and as many HTTP connections, served at once")
+    ] = limits.CONNECTIONS_MAX
+    half_line_timeout_ms: Annotated[
+        int, Meta(ge=10, description="how long a text client may leave a line unfinished")
+    ] = int(limits.TEXT_HALF_LINE_TIMEOUT_S * 1000)
+    dedupe_ids_max: Annotated[int, Meta(ge=1, description="how many message ids a partition remembers")] = (
+        limits.DEDUPE_IDS_MAX
+    )
+    dedupe_age_ms_max: Annotated[int, Meta(ge=1, description="how long a partition remembers a message id")] = (
+        limits.DEDUPE_AGE_MS_MAX
+    )
+    compute_ms: Annotated[
+        str | None, Meta(description="MIN:MAX milliseconds of pseudo computing for each message before delivery")
+    ] = None
+    processor: Annotated[
+        str | None, Meta(description="MODULE:FUNCTION that each message passes through before delivery")
+    ] = None
+    processor_topics: Annotated[list[str], Meta(description="topics that have the processor; empty: all of them")] = (
+        msgspec.field(default_factory=list)
+    )
+    processor_workers: Annotated[
+        int | None, Meta(description="worker processes; absent: one for each core, at least two")
+    ] = None
+    processor_attempts: Annotated[
+        int, Meta(description="how often a message is tried before it goes to the dead letters")
+    ] = limits.PROCESSOR_ATTEMPTS_MAX
+    processor_timeout_ms: Annotated[
+        int, Meta(description="how long one attempt may take before its worker is replaced")
+    ] = limits.PROCESSOR_TIMEOUT_MS
+    processor_inflight: Annotated[
+        int, Meta(description="messages of one partition that may be in the workers at once")
+    ] = limits.PROCESSOR_INFLIGHT_PER_PARTITION
+    drain_ms: Annotated[int, Meta(ge=0, description="how long a stop waits for what was received to be answered")] = (
+        10_000
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="the least important log line to write")
+    ] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="log lines for people or for machines")] = "text"
+
+    def checked(self) -> Config:
+        """Itself, or `ConfigError` for what types alone cannot say."""
+        parse_address("text", self.text)
+        parse_address("http", self.http)
+        parse_sync_policy(self.sync)
+        if self.processor_spec is not None:
+            self.processor_settings.checked(self.processor_spec)
+        try:
+            self.default_topic.checked()
+        except BadValue as error:
+            raise ConfigError(error.message) from error
+        return self
+
+    @property
+    def default_topic(self) -> TopicConfig:
+        return TopicConfig(retention_ms=self.retention_ms, retention_bytes=self.retention_bytes)
+
+    @property
+    def processor_spec(self) -> ProcessorSpec | None:
+        if self.compute_ms is None and self.processor is None:
+            return None
+        return ProcessorSpec.parse(compute_ms=self.compute_ms, function=self.processor)
+
+    @property
+    def processor_settings(self) -> ProcessorSettings:
+        return ProcessorSettings(
+            workers=self.processor_workers,
+            attempts_max=self.processor_attempts,
+            timeout_ms=self.processor_timeout_ms,
+            inflight_per_partition=self.processor_inflight,
+        )
+
+
+SETTINGS = Config.__struct_fields__
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Config:
+    """The settings from all three sources. Raises `ConfigError` that names the source of what is wrong."""
+    values: dict[str, object] = {}
+    sources = [
+        (f"in {file}", _from_file(file) if file is not None else {}),
+        ("in the environment", _from_environment(environment)),
+        ("on the command line", {name: value for name, value in flags.items() if value is not None}),
+    ]
+    for where, given in sources:
+        for name, value in given.items():
+            if name not in SETTINGS:
+                close = difflib.get_close_matches(name, SETTINGS, n=1)
+                hint = f"; did you mean {close[0]}?" if close else "; see docs/configuration.md"
+                raise ConfigError(f"{where}: there is no setting {name}{hint}")
+            values[name] = _checked_value(where, name, value)
+    try:
+        return msgspec.convert(values, Config).checked()
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def description(name: str) -> str:
+    """What a setting is for."""
+    hint = get_type_hints(Config, include_extras=True)[name]
+    return next(str(meta.description) for meta in hint.__metadata__ if isinstance(meta, Meta))
+
+
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """`HOST:PORT`, also `[::1]:8080`."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+        raise ConfigError(f"{name} is {text!a}; write HOST:PORT, such as 127.0.0.1:8080")
+    return host, int(port)
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings in the environment; other `HOLDFAST_*` variables belong to somebody else."""
+    lowered = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+    return {name: value for name, value in lowered.items() if name in SETTINGS}
+
+
+def _checked_value(where: str, name: str, value: object) -> object:
+    """Convert one value to its setting's type; text, as the environment has it, is understood for any type."""
+    hint = get_type_hints(Config, include_extras=True)[name]
+    try:
+        if isinstance(value, str) and get_type_hints(Config)[name] == list[str]:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        return msgspec.convert(value, hint, strict=not isinstance(value, str))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {name} is {value!a}: {error}; it is {description(name)}") from error

@@ -1,0 +1,203 @@
+"""A broker from its settings: the parts, the order they start in, and the order they leave in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+
+from holdfast.backends.embedded.backend import EmbeddedBackend
+from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.broker.broker import Broker
+from holdfast.broker.processing import is_derived, processed_topic
+from holdfast.frontends.http import HttpFrontend, Info
+from holdfast.frontends.text.server import TextFrontend
+from holdfast.model.errors import BadTopicName, ConfigError
+from holdfast.model.ids import TimestampMs, TopicName
+from holdfast.model.limits import PARTITIONS_MAX
+from holdfast.node import measures
+from holdfast.node.config import Config, parse_address
+from holdfast.processors.pool import WARNINGS, WorkerPool
+from holdfast.processors.stage import ProcessingStage
+from holdfast.storage.directory import DataDirectory
+from holdfast.wire.text import DIALECTS
+
+log = structlog.get_logger("holdfast")
+
+# Fewer than this is worth a word at start.
+_FEW_CONNECTIONS = 1000
+
+
+def now_ms() -> TimestampMs:
+    return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class Node:
+    """One broker process. `start`, then `stop`; both once."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.addresses: dict[str, str] = {}
+        self.expired_segments = 0
+        self._files_max = 0
+        self.pool: WorkerPool | None = None
+        self.stage: ProcessingStage | None = None
+        self._started_ms = now_ms()
+        self._started_s = time.monotonic()
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._handled = {TopicName(name) for name in config.processor_topics}
+        self.backend: EmbeddedBackend
+        self.broker: Broker
+        self.text: TextFrontend
+        self.http: HttpFrontend
+
+    @property
+    def uptime_s(self) -> float:
+        return time.monotonic() - self._started_s
+
+    async def start(self) -> None:
+        """Start everything, or nothing: what was started is stopped again if a later part cannot be."""
+        async with contextlib.AsyncExitStack() as undo:
+            await self._start(undo)
+            undo.pop_all()
+
+    async def _start(self, undo: contextlib.AsyncExitStack) -> None:
+        config = self.config
+        self._files_max = _allow_many_files()
+        directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
+        undo.callback(directory.close)
+        self.backend = EmbeddedBackend(
+            directory,
+            sync=parse_sync_policy(config.sync),
+            now_ms=now_ms,
+            segment_bytes=config.segment_bytes,
+            default_retention=config.default_topic,
+            partitions_max=min(PARTITIONS_MAX, self._files_max // 4),
+        )
+        await self.backend.start()
+        undo.push_async_callback(self.backend.stop)
+        self.broker = Broker(
+            self.backend,
+            now_ms=now_ms,
+            auto_create=config.auto_create,
+            message_bytes_max=config.message_bytes_max,
+            dedupe_ids_max=config.dedupe_ids_max,
+            dedupe_age_ms_max=config.dedupe_age_ms_max,
+            delivers_from=self._delivers_from,
+            on_skip=lambda text: log.warning("messages_skipped", what=text),
+        )
+        spec = config.processor_spec
+        if spec is not None:
+            self.pool = WorkerPool(spec, config.processor_settings, log=_log_processing)
+            await self.pool.start()
+            undo.push_async_callback(self.pool.stop)
+            self.stage = ProcessingStage(self.broker, self.pool, handles=self._is_processed, log=_log_processing)
+            await self.stage.start()
+            undo.push_async_callback(self.stage.stop)
+        await self._listen(undo)
+        loop = asyncio.get_running_loop()
+        self._upkeep = [loop.create_task(self._expire()), loop.create_task(self.backend.verify())]
+
+    async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
+        config = self.config
+        # A quarter of the files for each kind of connection and for partitions; the rest is for what they need.
+        connections_max = min(config.connections_max, self._files_max // 4)
+        if connections_max < config.connections_max:
+            say = log.warning if connections_max < _FEW_CONNECTIONS else log.debug
+            say("fewer_connections", wanted=config.connections_max, served=connections_max, hint="raise ulimit -n")
+        self.text = TextFrontend(
+            self.broker,
+            DIALECTS[config.text_dialect],
+            connections_max=connections_max,
+            half_line_timeout_s=config.half_line_timeout_ms / 1000,
+        )
+        self.http = HttpFrontend(
+            self.broker,
+            info=self._info,
+            log=log.error,
+            metrics_source=lambda: measures.measured(self),
+            body_bytes_max=config.http_body_bytes_max,
+            connections_max=connections_max,
+            host_names_allowed=config.http_host_names,
+        )
+        for name, front_end in (("text", self.text), ("http", self.http)):
+            host, port = parse_address(name, getattr(config, name))
+            try:
+                taken = await front_end.start(host, port)
+            except OSError as error:
+                reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+                hint = f"give another with --{name} or HOLDFAST_{name.upper()}"
+                raise ConfigError(f"cannot listen on {host}:{port} for {name}: {reason}; {hint}") from error
+            undo.push_async_callback(front_end.stop, 0.0)
+            self.addresses[name] = f"[{taken[0]}]:{taken[1]}" if ":" in taken[0] else f"{taken[0]}:{taken[1]}"
+
+    async def stop(self) -> None:
+        """Take nothing new, answer what was received, deliver what is under way, sync, close."""
+        drain_s = self.config.drain_ms / 1000
+        # What the processors still make of messages taken before has its place among the derived topics.
+        self.broker.refuse_publishes(but_for=is_derived)
+        for task in self._upkeep:
+            task.cancel()
+        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await asyncio.gather(self.text.stop(drain_s), self.http.stop(drain_s))
+        if self.stage is not None and self.pool is not None:
+            await self.stage.stop(drain_s)
+            await self.pool.stop()
+        await self.backend.stop()
+
+    # --- processing ---------------------------------------------------------------------------------
+
+    def _is_processed(self, name: TopicName) -> bool:
+        if self.pool is None or is_derived(name):
+            return False
+        return not self._handled or name in self._handled
+
+    def _delivers_from(self, name: TopicName) -> TopicName:
+        if self._is_processed(name):
+            with contextlib.suppress(BadTopicName):  # no room for the suffix: such a topic is not processed
+                return processed_topic(name)
+        return name
+
+    # --- upkeep -------------------------------------------------------------------------------------
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.retention_check_ms / 1000)
+            try:
+                deleted = self.backend.expire()
+            except OSError as error:  # the disk is in trouble; the next round may find it well again
+                log.error("retention_failed", problem=str(error))
+                continue
+            if deleted:
+                self.expired_segments += deleted
+                log.info("retention", deleted_segments=deleted)
+
+    def _info(self) -> Info:
+        return Info(
+            version=version("holdfast"),
+            node=self.backend.node_id,
+            addresses=self.addresses,
+            started_ms=self._started_ms,
+            uptime_ms=int(self.uptime_s * 1000),
+            auto_create=self.config.auto_create,
+        )
+
+
+def _log_processing(event: str, /, **fields: object) -> None:
+    (log.warning if event in WARNINGS else log.info)(event, **fields)
+
+
+def _allow_many_files() -> int:
+    """Every connection and partition is an open file; take as many as the system gives without asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return allowed if allowed != resource.RLIM_INFINITY else 4 * PARTITIONS_MAX

@@ -1,0 +1,135 @@
+"""docs/cli.md and docs/configuration.md say everything that is there, and nothing that is not."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from holdfast.cli import settings
+from holdfast.cli.app import app
+from holdfast.node import config
+from holdfast.storage.doctor import Kind
+
+DOCS = Path(__file__).parents[2] / "docs"
+CLI = (DOCS / "cli.md").read_text()
+CONFIGURATION = (DOCS / "configuration.md").read_text()
+# Every command has it, and the text says so once.
+EVERYWHERE = {"--help", "-h"}
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    yield " ".join(path), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(below, (*path, name))
+
+
+COMMANDS = dict(_commands(get_command(app), ("holdfast",)))
+LEAVES = [name for name, command in COMMANDS.items() if not getattr(command, "commands", None)]
+
+
+def _section(name: str) -> str:
+    """What stands under the heading of a command, up to the next heading."""
+    match = re.search(rf"^##+ {re.escape(name)}\n(.*?)(?=^##+ |\Z)", CLI, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"docs/cli.md has no heading '{name}'"
+    return match[1]
+
+
+def _options(command: Any) -> set[str]:
+    return {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+        if option.startswith("-")
+    }
+
+
+def _named_options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_option_of_a_command_is_documented(name: str) -> None:
+    section = _section(name)
+    missing = {option for option in _options(COMMANDS[name]) - EVERYWHERE if f"`{option}" not in section}
+    assert missing == set()
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_argument_of_a_command_is_documented(name: str) -> None:
+    section = _section(name)
+    arguments = [
+        parameter.name.upper() for parameter in COMMANDS[name].params if parameter.param_type_name == "argument"
+    ]
+    assert [argument for argument in arguments if f"`{argument}`" not in section] == []
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_no_option_is_documented_that_is_not_there(name: str) -> None:
+    known = set().union(*map(_options, COMMANDS.values()))
+    assert _named_options(_section(name)) - known == set()
+    own = {match[1] for match in re.finditer(r"^\| `(--[a-z-]+)", _section(name), re.MULTILINE)}
+    assert own - _options(COMMANDS[name]) == set()
+
+
+def test_every_group_and_the_root_are_documented() -> None:
+    for name in COMMANDS:
+        if name != "holdfast":
+            _section(name)
+    assert [option for option in _options(COMMANDS["holdfast"]) if option not in CLI] == []
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_command_has_help_and_examples(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help
+    assert f"  {name}" in command.epilog or name in command.epilog
+    assert [parameter.name for parameter in command.params if not parameter.help] == []
+
+
+def test_every_finding_of_the_doctor_is_documented() -> None:
+    section = _section("holdfast doctor")
+    assert [kind for kind in Kind if f"`{kind}`" not in section] == []
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def _rows() -> dict[str, list[str]]:
+    rows = [line.strip("|").split("|") for line in CONFIGURATION.splitlines() if line.startswith("| `")]
+    return {row[0].strip(" `"): [cell.strip() for cell in row] for row in rows}
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    assert set(_rows()) == set(config.SETTINGS)
+
+
+@pytest.mark.parametrize("name", config.SETTINGS)
+def test_setting_has_its_names_and_its_default(name: str) -> None:
+    _, environment, flag, default, meaning = _rows()[name][:5]
+    assert environment == f"`HOLDFAST_{name.upper()}`"
+    dashed = name.replace("_", "-")
+    assert flag == (f"`--{dashed}`, `--no-{dashed}`" if settings.kind(name) is bool else f"`--{dashed}`")
+    assert default.strip("`") == settings.default_text(name)
+    assert meaning
+
+
+def test_example_file_is_a_good_one(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", CONFIGURATION, re.DOTALL)
+    assert example is not None
+    file = tmp_path / "holdfast.toml"
+    file.write_text(example[1])
+    loaded = config.load(file, {}, {})
+    for name, value in tomllib.loads(example[1]).items():
+        assert getattr(loaded, name) == value
+
+
+def test_links_lead_somewhere() -> None:
+    for text in (CLI, CONFIGURATION):
+        targets = set(re.findall(r"\]\(([a-z]+\.md)\)", text))
+        assert [target for target in targets if not (DOCS / target).exists()] == []

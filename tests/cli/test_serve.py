@@ -1,0 +1,158 @@
+"""Starting and stopping a broker: where settings come from, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.storage.doctor import examine
+from tests.cli.program import HOLDFAST, Broker, Running, environment, holdfast, until
+
+ANYWHERE = ("--text", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text('node = "of-file"\nsync = "interval:7"\ndrain_ms = 77\n')
+    ready_file = tmp_path / "ready.json"
+    places = ("--data", str(tmp_path / "data"), "--config", str(file))
+    process = subprocess.Popen(
+        [*HOLDFAST, "serve", *ANYWHERE, *places, "--node", "of-flag", "--ready-file", str(ready_file)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(HOLDFAST_NODE="of-environment"),
+    )
+    try:
+        until(lambda: ready_file.exists() or process.poll() is not None, "the broker starts")
+        assert json.loads(ready_file.read_text())["node"] == "of-flag"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+    env = {"HOLDFAST_NODE": "of-environment", "HOLDFAST_CONFIG": str(file)}
+    checked = holdfast("config", "check", "--json", env=env).json
+    assert (checked["node"], checked["sync"], checked["drain_ms"]) == ("of-environment", "interval:7", 77)
+
+
+def test_config_check_shows_a_table_of_all_settings() -> None:
+    shown = holdfast("config", "check")
+    assert shown.code == 0
+    assert "retention_check_ms" in shown.text and "These settings are fine." in shown.text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('nodes = "a"', "there is no setting nodes; did you mean node?"),
+        ("drain_ms = -1", "drain_ms is -1"),
+        ('drain_ms = "soon"', "drain_ms is 'soon'"),
+        ('sync = "sometimes"', "write group, interval:MS"),
+        ("this is no TOML", "is not valid TOML"),
+    ],
+)
+def test_wrong_setting_in_file_is_one_clear_line(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "holdfast.toml"
+    file.write_text(content)
+    refused = holdfast("config", "check", "--config", str(file))
+    assert refused.code == 1
+    assert said in refused.err and "[bad_config]" in refused.err
+    assert len(refused.err.splitlines()) == 1
+
+
+def _refused(tmp_path: Path, *options: str) -> str:
+    """What `serve` says that does not start: one line."""
+    ended = holdfast("serve", *ANYWHERE, "--data", str(tmp_path / "data"), *options)
+    assert ended.code == 1, ended
+    assert "Traceback" not in ended.err
+    return ended.err
+
+
+def test_second_broker_on_one_directory_is_refused(own_broker: Broker) -> None:
+    refused = holdfast("serve", *ANYWHERE, "--data", str(own_broker.data))
+    assert refused.code == 1
+    assert "is in use by another broker (process " in refused.err and "[data_directory]" in refused.err
+    assert own_broker.run("check").code == 0
+
+
+def test_directory_of_another_format_is_left_alone(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    identity = b'{"format": 99, "node": "n1", "created_ms": 0}\n'
+    (data / "holdfast.json").write_bytes(identity)
+    said = _refused(tmp_path)
+    assert "was written in format 99" in said and "use the version of holdfast that wrote it" in said
+    assert (data / "holdfast.json").read_bytes() == identity
+    assert not (data / "state.sqlite").exists()
+
+
+def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a directory")
+    assert "name another with --data" in _refused(tmp_path)
+
+
+@pytest.fixture
+def read_only_mount(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_directory_that_cannot_be_written(read_only_mount: Path) -> None:
+    ended = holdfast("serve", *ANYWHERE, "--data", str(read_only_mount))
+    assert ended.code == 1
+    assert "Read-only file system" in ended.err and str(read_only_mount) in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_port_in_use_names_the_port_and_the_flag(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = _refused(tmp_path, "--http", f"127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in said and "--http" in said and "in use" in said
+
+
+def test_ready_file_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    refused = holdfast("serve", *ANYWHERE, "--ready-file", str(tmp_path / "nowhere" / "ready.json"))
+    assert refused.code == 2 and "there is no directory" in refused.err
+
+
+def test_sigterm_keeps_what_was_acknowledged_and_exits_zero(own_broker: Broker) -> None:
+    host, port = own_broker.text.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=30) as connection, connection.makefile("rb") as replies:
+        assert replies.readline().startswith(b"CONNACK|")
+        connection.sendall(b"".join(b"PUBLISH|drained|%d\n" % number for number in range(20_000)))
+        assert replies.readline().startswith(b"PUBACK|")
+        assert own_broker.stop() == 0
+        acknowledged = 1 + sum(line.startswith(b"PUBACK|") for line in replies)
+    report = examine(own_broker.data)
+    assert report.messages >= acknowledged
+    assert report.problems == []
+
+
+def test_ctrl_c_stops_a_broker_in_order(tmp_path: Path) -> None:
+    ready_file = tmp_path / "ready.json"
+    with Running("serve", *ANYWHERE, "--data", str(tmp_path / "data"), "--ready-file", str(ready_file)) as serving:
+        until(ready_file.exists, "the broker starts")
+        ended = serving.end(signal.SIGINT)
+    assert ended.code == 0, ended
+    assert "holdfast publish greetings" in ended.text
+    assert not ready_file.exists()

@@ -1,0 +1,88 @@
+"""Commands at a terminal: progress, questions and live views, which pipes never show."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import threading
+from typing import NamedTuple
+
+from tests.cli.program import DEADLINE_S, HOLDFAST, Broker, environment, numbered
+
+
+class Seen(NamedTuple):
+    code: int
+    screen: str
+    out: bytes
+
+
+def on_terminal(*arguments: str, given: bytes | None = None, typed: bytes = b"", view: bool = False) -> Seen:
+    """Run a command whose standard error is a terminal; its input too, unless it is `given`.
+
+    With `view` its output is the terminal as well.
+    """
+    master, slave = pty.openpty()
+    pieces: list[bytes] = []
+
+    def watch() -> None:
+        try:
+            while piece := os.read(master, 65_536):
+                pieces.append(piece)
+        except OSError:  # how a terminal says that nobody is left on the other side
+            pass
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    process = subprocess.Popen(
+        [*HOLDFAST, *arguments],
+        stdin=slave if given is None else subprocess.PIPE,
+        stdout=slave if view else subprocess.PIPE,
+        stderr=slave,
+        env=environment(TERM="xterm-256color"),
+    )
+    os.close(slave)
+    try:
+        os.write(master, typed)
+        out, _ = process.communicate(given, timeout=DEADLINE_S)
+    finally:
+        process.kill()
+        process.wait()
+        watching.join()
+        os.close(master)
+    return Seen(process.returncode, b"".join(pieces).decode("utf-8", "replace"), out or b"")
+
+
+def test_progress_of_a_flood(broker: Broker) -> None:
+    seen = on_terminal("publish", "watched", "--server", broker.http, given=numbered(100_000))
+    assert seen.code == 0, seen
+    assert "publishing to watched" in seen.screen and "Traceback" not in seen.screen
+    assert seen.out.startswith(b"published 100,000 messages to watched")
+
+
+def test_progress_of_a_bench(broker: Broker) -> None:
+    seen = on_terminal("bench", "consume", "--messages", "20000", "--server", broker.http, "--json")
+    assert seen.code == 0, seen
+    assert "filling" in seen.screen and "reading" in seen.screen
+
+
+def test_question_before_something_is_gone(broker: Broker) -> None:
+    broker.ok("publish", "asked", "x")
+    kept = on_terminal("topics", "delete", "asked", "--server", broker.http, typed=b"n\n")
+    assert kept.code == 1 and "Delete asked with 1 message" in kept.screen and "nothing was deleted" in kept.screen
+    gone = on_terminal("topics", "delete", "asked", "--server", broker.http, typed=b"y\n")
+    assert gone.code == 0 and gone.out == b"deleted asked with 1 message\n"
+
+
+def test_typed_lines_are_published(broker: Broker) -> None:
+    nothing = on_terminal("publish", "typed", "--server", broker.http)
+    assert nothing.code == 2 and "write `-` to type them" in nothing.screen
+    seen = on_terminal("publish", "typed", "-", "--server", broker.http, typed=b"one\ntwo\n\x04")
+    assert seen.code == 0, seen
+    assert broker.ok("subscribe", "typed", "--from", "earliest", "--count", "2").lines == ["one", "two"]
+
+
+def test_live_view_of_the_demo() -> None:
+    seen = on_terminal("demo", "broker", "--seconds", "3", view=True)
+    assert seen.code == 0, seen.screen[-3000:]
+    assert "broker killed (SIGKILL" in seen.screen and "no acknowledged message was lost" in seen.screen

@@ -1,0 +1,224 @@
+"""Small things that people write and read: amounts, inputs, and how quickly help is there."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from holdfast.cli import sources
+from holdfast.cli.pacing import paced
+from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural, rate_per_s, size_bytes
+from holdfast.model.errors import TooLarge
+from tests.cli.program import environment, holdfast
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("40s", 40), ("1.5h", 5400), ("10m", 600), ("7d", 604_800), ("2w", 1_209_600)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1500", 1500), ("1B", 1), ("64KiB", 65_536), ("10GB", 10_000_000_000), ("1.5 MB", 1_500_000), ("1TiB", 2**40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_bytes(text) == size
+
+
+@pytest.mark.parametrize(("text", "rate"), [("10", 10), ("0.5", 0.5), ("100/s", 100)])
+def test_rates(text: str, rate: float) -> None:
+    assert rate_per_s(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "s", "10", "-1s", "1 day", "0s", "1e3s", "9999999999d", "١s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"duration|between"):
+        duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", "10G", "0", "0.1B", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"size|less than"):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1e9", "10/m", "2000000"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="rate"):
+        rate_per_s(text)
+
+
+def test_amounts_as_people_read_them() -> None:
+    assert [bytes_text(size) for size in (0, 999, 1500, 12_300_000, 5 * 10**12)] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "12.3 MB",
+        "5.0 TB",
+    ]
+    assert [duration_text(s) for s in (0.35, 12, 3900, 604_800)] == ["350ms", "12s", "1h 5m", "7d"]
+    assert [plural(1, "batch"), plural(2, "batch"), plural(1200, "message")] == [
+        "1 batch",
+        "2 batches",
+        "1,200 messages",
+    ]
+
+
+# --- inputs -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read_fd, write_fd = os.pipe()
+    yield read_fd, write_fd
+    os.close(read_fd)
+
+
+def _written(fd: int, data: bytes) -> threading.Thread:
+    def write() -> None:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"a", [b"a"]),
+        (b"a\n", [b"a"]),
+        (b"a\n\nb", [b"a", b"", b"b"]),
+        (b"\n\n", [b"", b""]),
+        (b"x" * 300_000 + b"\n" + b"y" * 300_000, [b"x" * 300_000, b"y" * 300_000]),
+    ],
+)
+def test_lines_of_an_input(pipe: tuple[int, int], given: bytes, lines: list[bytes]) -> None:
+    writing = _written(pipe[1], given)
+    assert [line for some in sources.lines(pipe[0]) for line in some] == lines
+    writing.join()
+
+
+def test_line_is_handed_on_before_the_next_one_comes(pipe: tuple[int, int]) -> None:
+    found = sources.lines(pipe[0])
+    os.write(pipe[1], b"first\nsec")
+    assert next(found) == [b"first"]
+    os.write(pipe[1], b"ond\n")
+    assert next(found) == [b"second"]
+    os.close(pipe[1])
+    assert list(found) == []
+
+
+def test_input_that_falls_silent_ends_at_its_time(pipe: tuple[int, int]) -> None:
+    os.write(pipe[1], b"first\nbegun")
+    found = sources.lines(pipe[0], time.monotonic() + 0.2)
+    assert [line for some in found for line in some] == [b"first"]
+    os.close(pipe[1])
+
+
+def test_endless_line_is_refused_before_memory_is_full(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "LINE_BYTES_MAX", 100_000)
+    writing = _written(pipe[1], b"x" * 150_000)
+    with pytest.raises(TooLarge, match="--whole"):
+        list(sources.lines(pipe[0]))
+    writing.join()
+
+
+class FakeTime:
+    """A clock that only sleeping, publishing and waiting for input move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def paced(self, source: Iterator[list[bytes]], rate: float, for_s: float | None = None) -> Iterator[list[bytes]]:
+        return paced(source, rate, for_s, 1000, lambda: self.now, self.sleep)
+
+
+def test_steady_rate() -> None:
+    time_of = FakeTime()
+    sent = [(round(time_of.now, 6), due) for due in time_of.paced(sources.sequence(), 10, for_s=0.5)]
+    assert sent == [(0.0, [b"1"]), (0.1, [b"2"]), (0.2, [b"3"]), (0.3, [b"4"]), (0.4, [b"5"])]
+
+
+@pytest.mark.parametrize(("rate", "for_s"), [(10, 40), (3, 0.7), (0.1, 25), (1000, 0.3), (7, 0.01)])
+def test_time_and_rate_make_the_number_of_messages(rate: float, for_s: float) -> None:
+    time_of = FakeTime()
+    numbers = [value for due in time_of.paced(sources.sequence(), rate, for_s) for value in due]
+    assert len(numbers) == math.ceil(round(rate * for_s, 6))
+    assert numbers == [b"%d" % number for number in range(1, len(numbers) + 1)]
+
+
+def test_what_a_broker_missed_is_caught_up_on() -> None:
+    time_of = FakeTime()
+    lists = []
+    for due in time_of.paced(sources.sequence(), 10, for_s=3):
+        lists.append(len(due))
+        if len(lists) == 5:
+            time_of.now += 1.05  # the broker was away
+    assert lists[:7] == [1, 1, 1, 1, 1, 10, 1] and sum(lists) == 30
+
+
+def test_silence_of_an_input_is_not_made_up_for() -> None:
+    time_of = FakeTime()
+
+    def source() -> Iterator[list[bytes]]:
+        yield [b"1"]
+        time_of.now += 60
+        yield [b"2", b"3", b"4"]
+
+    sent = [(round(time_of.now, 6), due) for due in time_of.paced(source(), 10)]
+    assert sent == [(0.0, [b"1"]), (60.0, [b"2"]), (60.1, [b"3"]), (60.2, [b"4"])]
+
+
+def test_count_cuts_a_source() -> None:
+    source = iter([[b"1", b"2"], [b"3", b"4"], [b"5"]])
+    assert [value for some in sources.limited(source, 3) for value in some] == [b"1", b"2", b"3"]
+
+
+# --- starting -----------------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_that_it_does_not_need() -> None:
+    script = "import holdfast.cli.app, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, text=True, env=environment()
+    ).stdout.split()
+    heavy = {
+        "asyncio",
+        "rich",
+        "starlette",
+        "uvicorn",
+        "uvloop",
+        "structlog",
+        "sqlite3",
+        "h11",
+        "holdfast.client.client",
+    }
+    assert heavy & set(loaded) == set()
+
+
+def test_version_and_help() -> None:
+    assert holdfast("--version").text.startswith("holdfast ")
+    shown = holdfast("-h")
+    assert shown.code == 0
+    for command in ("serve", "publish", "subscribe", "topics", "cursors", "bench", "demo", "check", "doctor", "config"):
+        assert f" {command} " in shown.text
+    wrong = holdfast("pubish")
+    assert wrong.code == 2 and "Did you mean 'publish'" in wrong.err
