@@ -1,0 +1,1 @@
+"""Holdfast beside its peers on one machine, in one run: `python -m benchmarks`."""

@@ -1,0 +1,133 @@
+"""The command line of the suite: `python -m benchmarks [--quick] [--only WORK] [--peers LIST] …`."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchmarks.report import Run
+
+RESULTS = Path(__file__).parent / "results"
+
+SECONDS, SECONDS_QUICK = 2.0, 0.3
+ROUNDS, ROUNDS_QUICK = 5, 1
+
+# In a file or a pipe nothing says how wide a line may be.
+REPORT_COLUMNS = 150
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look, not a measurement: nothing is judged")
+    parser.add_argument("--only", action="append", metavar="WORK", help="run this work; may be repeated")
+    parser.add_argument("--list", action="store_true", help="name the works and end")
+    parser.add_argument(
+        "--peers", default="redis,nats,rabbitmq", help="comma-separated; an empty list measures Holdfast alone"
+    )
+    parser.add_argument("--seconds", type=float, help=f"of every run (default {SECONDS:g})")
+    parser.add_argument("--rounds", type=int, help=f"of every contender (default {ROUNDS})")
+    parser.add_argument("--json", type=Path, default=RESULTS / "latest.json", metavar="FILE")
+    parser.add_argument("--png", type=Path, metavar="FILE", help="default: beside the JSON file")
+    parser.add_argument("--dir", type=Path, help="where servers keep their data (default: temporary files)")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    return parser.parse_args(argv)
+
+
+def _peers() -> dict[str, ModuleType]:
+    from benchmarks.peers import holdfast, nats, rabbitmq, redis
+
+    return {module.NAME: module for module in (holdfast, redis, nats, rabbitmq)}
+
+
+def _describe_peers(peers: dict[str, ModuleType], chosen: set[str]) -> dict[str, dict[str, str | None]]:
+    described = {}
+    for name, module in peers.items():
+        hint = module.missing()
+        problem = f"not installed: {hint}" if hint else ""
+        if name not in chosen:
+            problem = "not selected for this run"
+        described[name] = {"version": None if hint else module.version(), "problem": problem}
+    return described
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _arguments(argv)
+
+    from rich.console import Console
+
+    from benchmarks import machine, report, targets
+    from benchmarks.measure import Settings
+    from benchmarks.peers.holdfast import source_digest
+    from benchmarks.rounds import run_work
+    from benchmarks.works import ALL
+
+    if arguments.list:
+        for work in ALL:
+            print(f"{work.name:18} {work.title}")
+        return 0
+    names = arguments.only or [work.name for work in ALL]
+    unknown = sorted(set(names) - {work.name for work in ALL})
+    peers = _peers()
+    chosen = {"holdfast", *filter(None, arguments.peers.split(","))}
+    unknown += sorted(chosen - set(peers))
+    if unknown:
+        print(f"unknown: {', '.join(unknown)}; --list names the works", file=sys.stderr)
+        return 2
+
+    settings = Settings(
+        seconds=arguments.seconds or (SECONDS_QUICK if arguments.quick else SECONDS),
+        rounds=arguments.rounds or (ROUNDS_QUICK if arguments.quick else ROUNDS),
+        quick=arguments.quick,
+        directory=arguments.dir,
+    )
+    console, progress = Console(), Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console = Console(width=REPORT_COLUMNS)
+    described = _describe_peers(peers, chosen)
+    digest = source_digest()
+    this_machine = machine.describe(settings.directory)
+    missing = {name: module.missing() for name, module in peers.items()}
+    results = [
+        run_work(work, settings, missing, chosen, lambda said: progress.print(said, style="dim", markup=False))
+        for work in ALL
+        if work.name in names
+    ]
+    objection = "a quick run is not judged" if settings.quick else ""
+    if digest != source_digest():
+        objection = described["holdfast"]["problem"] = "the broker's code changed during the run"
+    described["holdfast"]["source"] = digest
+    this_machine = machine.again(this_machine, settings.directory)
+    run = report.Run(this_machine, settings, described, results, targets.judge(results, objection))
+    report.print_tables(run, console)
+    report.write_json(run, arguments.json)
+    _plot(run, arguments.png or arguments.json.with_suffix(".png"), console)
+    missed = any(verdict.passed is False for verdict in run.verdicts)
+    return 1 if missed and arguments.check else 0
+
+
+def _plot(run: "Run", path: Path, console: "Console") -> None:
+    from benchmarks.plot import draw
+
+    try:
+        draw(run, path)
+    except ModuleNotFoundError as error:
+        console.print(f"[yellow]no plot: {error.name} is not installed (pip install -e '.[bench]')[/yellow]")
+
+
+def _end(signal_number: int, _frame: FrameType | None) -> None:
+    # As an exception it unwinds every context, and those end the servers.
+    raise SystemExit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

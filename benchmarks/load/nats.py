@@ -1,0 +1,52 @@
+"""NATS on the wire: PUB with a reply subject into a JetStream stream, acknowledgements on that subject."""
+
+import json
+import socket
+from typing import Any
+
+from benchmarks.load.wire import LoadFailed, connect, payload, read_until
+
+STREAM = "BENCH"
+SUBJECT = "bench"
+INBOX = "_INBOX.bench"
+
+# A JetStream acknowledgement is one flat JSON object: one closing brace a message.
+REPLY_MARKER = b"}"
+
+_OPTIONS = json.dumps({"verbose": False, "pedantic": False, "protocol": 1}).encode()
+
+
+def publish(number: int, inbox: str = INBOX) -> bytes:
+    body = payload(number)
+    return b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), inbox.encode(), len(body), body)
+
+
+def dial(port: int, inbox: str = INBOX) -> socket.socket:
+    connection = connect(port)
+    greeting = read_until(connection, b"\r\n")
+    if not greeting.startswith(b"INFO "):
+        raise LoadFailed(f"not a NATS server: {greeting[:80]!r}")
+    connection.sendall(b"CONNECT %s\r\nSUB %s 1\r\nPING\r\n" % (_OPTIONS, inbox.encode()))
+    read_until(connection, b"PONG\r\n")
+    return connection
+
+
+def ask(port: int, subject: str, request: dict[str, Any]) -> dict[str, Any]:
+    """One JetStream API call."""
+    body = json.dumps(request).encode()
+    with dial(port) as connection:
+        connection.sendall(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), INBOX.encode(), len(body), body))
+        answer = read_until(connection, b"}\r\n")
+    decoded: dict[str, Any] = json.loads(answer.partition(b"\r\n")[2])
+    if "error" in decoded:
+        raise LoadFailed(f"{subject}: {decoded['error']}")
+    return decoded
+
+
+def create_stream(port: int) -> None:
+    config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "num_replicas": 1}
+    ask(port, f"$JS.API.STREAM.CREATE.{STREAM}", config)
+
+
+def stored(port: int) -> int:
+    return int(ask(port, f"$JS.API.STREAM.INFO.{STREAM}", {})["state"]["messages"])

@@ -1,0 +1,120 @@
+"""The vocabulary of the suite: a work is a task, contenders do it, each run of one gives figures."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Literal, TypeVar
+
+from benchmarks.load.child import in_child
+from benchmarks.load.pipeline import Flow
+
+# A generator that was told to run for some seconds may still wait for its last replies.
+GENERATOR_SLACK_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how often everything is measured, and where the servers keep their data."""
+
+    seconds: float = 2.0
+    rounds: int = 3
+    quick: bool = False
+    directory: Path | None = None
+
+    @property
+    def probe_seconds(self) -> float:
+        """For finding the shape of load that suits a server best."""
+        return min(0.6, self.seconds / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The figures of one run and, where it helps, the shape of load that gave them.
+
+    `weaker` marks a server that promised less than the work's title says: no fsync before the answer.
+    """
+
+    figures: Mapping[str, float]
+    note: str = ""
+    weaker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One line of a work: who does it, under which setting, and how it is run once.
+
+    `against` names the line it is compared with, where that is not the work's reference.
+    """
+
+    name: str
+    peer: str
+    setting: str
+    run: Callable[[Settings], Measured]
+    against: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is measured; `figure` is the one that ratios are made of."""
+
+    name: str
+    title: str
+    figure: str
+    better: Literal["higher", "lower"]
+    contenders: tuple[Contender, ...]
+    reference: str
+    once: bool = False
+
+
+@dataclass(slots=True)
+class Line:
+    """All rounds of one contender, or the reason why there are none."""
+
+    contender: str
+    peer: str
+    setting: str
+    rounds: dict[str, list[float]] = field(default_factory=dict)
+    foreign_shares: list[float] = field(default_factory=list)
+    note: str = ""
+    problem: str = ""
+    weaker: bool = False
+    against: str = ""
+
+    def median(self, figure: str) -> float | None:
+        values = self.rounds.get(figure)
+        return median(values) if values else None
+
+    def best(self, figure: str, better: Literal["higher", "lower"]) -> float | None:
+        """The round that was disturbed least, if disturbance only ever makes a server slower."""
+        values = self.rounds.get(figure)
+        return None if not values else max(values) if better == "higher" else min(values)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkResult:
+    work: Work
+    lines: tuple[Line, ...]
+
+    def line(self, contender: str) -> Line | None:
+        return next((line for line in self.lines if line.contender == contender), None)
+
+
+Spec = TypeVar("Spec")
+Outcome = TypeVar("Outcome")
+Shape = TypeVar("Shape")
+
+
+def generate(
+    settings: Settings, function: Callable[[Spec], Outcome], spec: Spec, cores: set[int] | None = None
+) -> Outcome:
+    """Run a generator in its own process, bounded in time."""
+    return in_child(function, spec, settings.seconds + GENERATOR_SLACK_S, cores)
+
+
+def best_shape(settings: Settings, shapes: Sequence[Shape], run: Callable[[Shape, float], Flow]) -> Shape:
+    """Try every shape of load for a moment and keep the one with the highest rate."""
+    if settings.quick or len(shapes) == 1:
+        return shapes[0]
+    rates = {index: run(shape, settings.probe_seconds).per_s for index, shape in enumerate(shapes)}
+    return shapes[max(rates, key=lambda index: rates[index])]

@@ -1,0 +1,144 @@
+"""Servers as child processes: started in a group of their own, watched through /proc, always ended."""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+
+# Ports that clients are given for outgoing connections start at 32768 on Linux. Below it a port that was
+# free a moment ago is not taken by somebody's client.
+PORT_MIN = 20_000
+PORT_MAX = 32_000
+PORT_TRIES_MAX = 200
+
+STOP_TIMEOUT_S = 15.0
+READY_TIMEOUT_S = 60.0
+READY_POLL_S = 0.02
+LOG_TAIL_BYTES = 2_000
+
+_handed_out: set[int] = set()
+
+
+class ServerFailed(RuntimeError):
+    """A server did not start, or ended while it was measured."""
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on and this run has not handed out before."""
+    for _ in range(PORT_TRIES_MAX):
+        port = random.randrange(PORT_MIN, PORT_MAX)
+        if port in _handed_out:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, port))
+                _handed_out.add(port)
+                return port
+    raise ServerFailed(f"no free port between {PORT_MIN} and {PORT_MAX}")
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server process and what the kernel says about it."""
+
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    _ticks_per_s: int = field(default_factory=lambda: os.sysconf("SC_CLK_TCK"))
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def cpu_s(self) -> float:
+        """User and system time of all threads so far; ten-millisecond steps."""
+        # The second field is the command in brackets and may hold spaces.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / self._ticks_per_s
+
+    def memory_bytes(self, key: str = "VmRSS") -> int:
+        """Resident memory now (`VmRSS`) or at its highest (`VmHWM`)."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+        raise ServerFailed(f"no {key} for process {self.pid}")
+
+    def pin(self, cores: set[int]) -> None:
+        """Keep all threads on these cores; threads that start later inherit them."""
+        for thread in Path(f"/proc/{self.pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), cores)
+
+    def check(self) -> None:
+        if self.process.poll() is not None:
+            raise ServerFailed(f"ended with {self.process.returncode}: {self.log_tail()}")
+
+    def log_tail(self) -> str:
+        with suppress(OSError):
+            return self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return "(no log)"
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float = READY_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"not ready after {timeout_s:.0f} s: {self.log_tail()}")
+            time.sleep(READY_POLL_S)
+
+    def stop(self) -> None:
+        """Ask, wait, then end the whole group: nothing outlives the measurement."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_TIMEOUT_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+@contextmanager
+def running(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Run a server in its own session, its output in a log inside `directory`."""
+    log_path = directory / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            list(command),
+            cwd=directory,
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    server = Server(process, log_path)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def scratch(parent: Path | None) -> Iterator[Path]:
+    """A fresh directory for one server's data, gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def listening(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Tests of the benchmark suite: its arithmetic, its honesty, and one quick run."""

@@ -1,0 +1,90 @@
+"""The suite itself, once, quickly and without peers: that it runs, ends and writes what it promises."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from benchmarks.works import ALL
+
+ROOT = Path(__file__).parents[2]
+
+
+def _suite(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "benchmarks", *arguments]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.timeout(180)
+def test_a_quick_run_measures_every_work_and_keeps_the_result(tmp_path: Path) -> None:
+    result_path = tmp_path / "run.json"
+    command = _suite("--quick", "--peers", "", "--json", str(result_path), "--dir", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(result_path.read_text())
+    assert run["settings"]["quick"] is True
+    assert len(run["peers"]["holdfast"]["source"]) == 12
+    assert [work["name"] for work in run["works"]] == [work.name for work in ALL]
+    ours = [line for work in run["works"] for line in work["lines"] if line["peer"] == "holdfast"]
+    assert [(line["contender"], line["problem"]) for line in ours if line["problem"]] == []
+    assert all(value > 0 for line in ours for value in line["median"].values())
+    theirs = [line for work in run["works"] for line in work["lines"] if line["peer"] != "holdfast"]
+    assert {line["problem"] for line in theirs} == {"not selected for this run"}
+    assert all(target["passed"] is None for target in run["targets"])
+    assert result_path.with_suffix(".png").stat().st_size > 10_000
+    assert str(tmp_path) not in result_path.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.png"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_an_interrupted_run_leaves_no_server_behind(tmp_path: Path, ending: signal.Signals) -> None:
+    command = _suite("--quick", "--peers", "", "--only", "latency-nosync", "--seconds", "30", "--dir", str(tmp_path))
+    suite = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        servers = _wait_for_children(suite)
+        suite.send_signal(ending)
+        assert suite.wait(30) == 128 + ending
+        assert _still_alive_after(servers, patience_s=5) == []
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        if suite.poll() is None:
+            suite.terminate()
+            suite.wait(30)
+
+
+def _wait_for_children(suite: subprocess.Popen[bytes]) -> list[int]:
+    deadline = time.monotonic() + 25
+    while time.monotonic() < deadline:
+        children = _children(suite.pid)
+        # The broker and the generator.
+        if len(children) >= 2:
+            time.sleep(0.5)
+            return _children(suite.pid)
+        time.sleep(0.05)
+    raise AssertionError("the suite started no server")
+
+
+def _still_alive_after(pids: list[int], patience_s: float) -> list[int]:
+    """Python's own helper of child processes ends a moment after its parent."""
+    deadline = time.monotonic() + patience_s
+    while (alive := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return alive
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # What is dead and only waits for its parent to look holds no port and no file.
+    return state != "Z"

@@ -1,0 +1,86 @@
+"""A verdict that is wrong makes people trust a figure nobody measured."""
+
+import pytest
+from benchmarks.measure import Contender, Line, Measured, Settings, Work, WorkResult
+from benchmarks.targets import TARGETS, Target, judge
+from benchmarks.works import ALL
+
+
+def _never(_settings: Settings) -> Measured:
+    raise AssertionError("nothing is run here")
+
+
+def _result(work_name: str, lines: dict[str, list[float]], figure: str = "msg_per_s") -> WorkResult:
+    real = next(work for work in ALL if work.name == work_name)
+    work = Work(
+        name=work_name,
+        title=real.title,
+        figure=figure,
+        better=real.better,
+        reference=real.reference,
+        contenders=tuple(Contender(name, "holdfast", "", _never) for name in lines),
+    )
+    return WorkResult(
+        work, tuple(Line(name, "holdfast", "", {figure: values} if values else {}) for name, values in lines.items())
+    )
+
+
+def _verdict(name: str, *results: WorkResult, objection: str = ""):  # type: ignore[no-untyped-def]
+    return next(verdict for verdict in judge(results, objection) if verdict.target.name == name)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_target_names_lines_that_the_suite_really_runs(target: Target) -> None:
+    contenders = {work.name: {contender.name for contender in work.contenders} for work in ALL}
+    for figure in filter(None, (target.ours, target.theirs)):
+        assert figure.contender in contenders[figure.work]
+
+
+@pytest.mark.parametrize("work", ALL, ids=lambda work: work.name)
+def test_every_line_is_compared_with_a_line_of_its_work(work: Work) -> None:
+    names = {contender.name for contender in work.contenders}
+    assert {contender.against or work.reference for contender in work.contenders} <= names
+
+
+def test_a_ratio_at_the_limit_is_kept_and_below_it_missed() -> None:
+    kept = _result("publish-durable", {"Holdfast text": [4.0, 4.0], "Redis Streams": [1.0, 1.0]})
+    missed = _result("publish-durable", {"Holdfast text": [3.9, 3.9], "Redis Streams": [1.0, 1.0]})
+    assert _verdict("text-durable", kept).passed is True
+    assert _verdict("text-durable", missed).passed is False
+
+
+def test_a_latency_above_its_limit_is_missed() -> None:
+    lines = {"Holdfast text": [31.0], "Redis Streams": [20.0]}
+    assert _verdict("latency-nosync", _result("latency-nosync", lines, "p50_us")).passed is False
+
+
+def test_one_disturbed_round_does_not_move_the_median() -> None:
+    lines = {"Holdfast text": [5.0, 0.1, 5.0], "Redis Streams": [1.0, 1.0, 1.0]}
+    assert _verdict("text-durable", _result("publish-durable", lines)).measured == 5.0
+
+
+def test_a_pass_that_only_a_disturbed_peer_allows_is_not_a_pass() -> None:
+    lines = {"Holdfast text": [38.0, 46.0, 90.0], "Redis Streams": [70.0, 23.0, 77.0]}
+    verdict = _verdict("latency-nosync", _result("latency-nosync", lines, "p50_us"))
+    assert verdict.passed is None
+    assert verdict.reason.startswith("unsteady")
+
+
+def test_a_missing_peer_is_named_in_place_of_a_verdict() -> None:
+    result = _result("publish-durable", {"Holdfast text": [5.0], "Redis Streams": []})
+    result.lines[1].problem = "not installed: apt install redis-server"
+    verdict = _verdict("text-durable", result)
+    assert verdict.passed is None
+    assert "apt install redis-server" in verdict.reason
+
+
+def test_a_run_with_an_objection_has_figures_but_no_verdict() -> None:
+    lines = {"Holdfast text": [5.0], "Redis Streams": [1.0]}
+    verdict = _verdict("text-durable", _result("publish-durable", lines), objection="the code changed")
+    assert (verdict.passed, verdict.measured, verdict.reason) == (None, 5.0, "the code changed")
+
+
+def test_works_that_were_not_run_have_no_verdict() -> None:
+    lines = {"Holdfast text": [5.0], "Redis Streams": [1.0]}
+    judged = {verdict.target.ours.work for verdict in judge([_result("publish-durable", lines)])}
+    assert judged == {"publish-durable"}
