@@ -109,11 +109,16 @@ class Server:
 
 @contextmanager
 def running(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Run a server in its own session, its output in a log inside `directory`."""
+    """Run a server in its own session, its output in a log inside `directory`.
+
+    Leaving the context ends it. A suite that is killed cannot leave anything, so where util-linux has
+    `setpriv` the kernel ends the server then.
+    """
     log_path = directory / "server.log"
+    leash = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            list(command),
+            [*leash, *command],
             cwd=directory,
             env=None if environment is None else dict(environment),
             stdin=subprocess.DEVNULL,
