@@ -11,12 +11,16 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from holdfast.consensus.members import Members, MembersAt
+from holdfast.consensus.messages import Append, AppendReply, Heartbeat, Install, VoteRequest
+from holdfast.model.entries import Entry
+from holdfast.model.errors import BadPeerFrame
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.messages import NewMessage
 from holdfast.node import config
 from holdfast.storage import frames
 from holdfast.storage.index import SparseIndex
-from holdfast.wire import batch_builder, record_batch, text
+from holdfast.wire import batch_builder, peer, peer_errors, peer_raft, record_batch, text
 
 
 class Target(NamedTuple):
@@ -78,6 +82,63 @@ def settings_files(data: bytes) -> None:
         config.load(path, {}, {})
 
 
+def peer_frames(data: bytes) -> None:
+    """Frames in a row, as they come from a connection; a rest that is no whole frame would wait for more."""
+    view = memoryview(data)
+    position = 0
+    while len(view) - position >= peer.HEAD_BYTES:
+        kind, size = peer.read_head(view, position)
+        position += peer.HEAD_BYTES
+        body = view[position : position + size]
+        if len(body) < size:
+            return
+        position += size
+        _peer_body(kind, body)
+
+
+def _peer_body(kind: int, body: memoryview) -> None:
+    if kind == peer.HELLO:
+        hello = peer.decode_hello(body)
+        assert peer.decode_hello(peer.hello_frame(hello)[peer.HEAD_BYTES :]) == hello
+    elif kind == peer.RAFT:
+        messages = peer_raft.decode_raft(body)
+        again = memoryview(b"".join(peer_raft.raft_frame(messages)))[peer.HEAD_BYTES :]
+        assert len(again) == len(body)
+        assert peer_raft.decode_raft(again) == messages
+    elif kind == peer.REQUEST:
+        assert b"".join(peer.request_frame(*peer.decode_request(body)))[peer.HEAD_BYTES :] == body
+    elif kind == peer.REPLY:
+        number, status, rest = peer.decode_reply(body)
+        assert b"".join(peer.reply_frame(number, status, rest))[peer.HEAD_BYTES :] == body
+        if status == peer.REFUSED:
+            peer_errors.decode_error(rest)
+    elif kind == peer.REFUSAL:
+        assert peer.decode_refusal(body).isprintable()
+
+
+def _peer_frames() -> list[bytes]:
+    term, index = Term(3), LogIndex(70)
+    entries = [Entry(term, 1, _plain_batch()), Entry(term, 2, bytes(12))]
+    history = (MembersAt(index, term, Members.of(["n1.a", "n2.b"], ["n3.c"])),)
+    raft = peer_raft.raft_frame(
+        [
+            (1, Append(term, index, term, index, entries)),
+            (2, AppendReply(term, LogIndex(-1), True, index, index, term)),
+            (2, Heartbeat(term, index, 7, False)),
+            (3, Install(term, index, term, history, b"position")),
+            (1 << 63, VoteRequest(term, index, term, True, False)),
+        ]
+    )
+    hello = peer.Hello(cluster="c", node="n1", life="a", boot="b", addresses={"text": "h:1"}, facts={"zone": "z"})
+    refused = peer_errors.encode_error(BadPeerFrame("no"))
+    return [
+        b"".join(raft),
+        peer.hello_frame(hello) + peer.refusal_frame("not wanted") + peer.goodbye_frame(),
+        b"".join(peer.request_frame(1, 2, b"body") + peer.reply_frame(1, peer.OK, b"body")),
+        b"".join(peer.reply_frame(2, peer.REFUSED, refused)),
+    ]
+
+
 def _batch() -> bytes:
     messages = [NewMessage(value=b"\xff\x00 value", key=b"k", id=f"id-{n}", headers=[("h", b"v")]) for n in range(5)]
     return bytes(batch_builder.build_batch(messages, 1_700_000_000_000))
@@ -114,6 +175,7 @@ TARGETS = {
     "records": Target(records_from_clients, [_batch(), _plain_batch()]),
     "segments": Target(segment_bytes, [_segment(), _segment()[:-7]]),
     "indexes": Target(index_files, [_index()]),
+    "peers": Target(peer_frames, _peer_frames()),
     "settings": Target(
         settings_files, [b'sync = "group"\ntext = "127.0.0.1:1"\n', b"segment_bytes = 4096\nnode = 'x'\n"]
     ),

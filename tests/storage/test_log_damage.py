@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import DamagedData
 from holdfast.model.ids import Offset, TimestampMs
-from holdfast.storage import index, segment
+from holdfast.storage import index, segment_reading
 from holdfast.storage.frames import FRAME_BYTES
 from holdfast.storage.log import PartitionLog
 from tests.support.logs import OpenLog, flip, frame_positions, hole_ranges
@@ -234,7 +234,7 @@ def test_no_flipped_bits_are_ever_served_as_a_message(
     rolled = random.Random(seed)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(index, "INDEX_INTERVAL_BYTES", index_interval)
-        patched.setattr(segment, "_READ_AHEAD_BYTES", read_ahead)
+        patched.setattr(segment_reading, "_READ_AHEAD_BYTES", read_ahead)
         opened = OpenLog(tmp_path_factory.mktemp("log"), segment_bytes=rolled.choice([400, 1_500, 1 << 30]))
         expected: dict[int, bytes] = {}
         batch_of: dict[int, tuple[int, int]] = {}

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.entries import KIND_BATCH, KIND_COMMAND
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage import frames, index
+from holdfast.storage.entries import note
 from holdfast.storage.index import SparseIndex
 from holdfast.storage.log import PartitionLog
 from tests.support.batches import values_batch
@@ -267,18 +269,20 @@ def test_index_says_what_it_was_told(tmp_path: Path) -> None:
     rolled = random.Random(7)
     made = SparseIndex()
     position = offset = 0
-    for _ in range(500):
-        made.add(Offset(offset), position, TimestampMs(rolled.randint(0, 10**12)))
+    runs = [(LogIndex(7), Term(1)), (LogIndex(300), Term(2**40))]
+    for number in range(500):
+        made.add(Offset(offset), position, TimestampMs(rolled.randint(0, 10**12)), LogIndex(7 + number))
         offset += rolled.randint(1, 1_000)
         position += rolled.randint(97, 100_000)
     file = tmp_path / "x.index"
-    made.save(file, position, Offset(offset), LogIndex(500), sealed=True)
+    made.save(file, position, Offset(offset), LogIndex(507), sealed=True, term_runs=runs)
     assert SparseIndex.load(file, position + 1) is None
     loaded = SparseIndex.load(file, position)
     assert loaded is not None
     again, end_offset, end_index = loaded
-    assert (end_offset, end_index, again.newest_ms) == (offset, 500, made.newest_ms)
+    assert (end_offset, end_index, again.newest_ms) == (offset, 507, made.newest_ms)
     assert (again.offsets, again.positions, again.times) == (made.offsets, made.positions, made.times)
+    assert (again.log_indexes, again.term_runs) == (made.log_indexes, runs)
     body = file.read_bytes()
     for _ in range(scaled(200, 5_000)):
         broken = bytearray(body)
@@ -290,10 +294,18 @@ def test_index_says_what_it_was_told(tmp_path: Path) -> None:
 # --- frames -------------------------------------------------------------------------------------------
 
 
-def test_frame_is_refused_with_any_bit_turned_over() -> None:
-    batch = values_batch(b"one", b"two", b"three")
-    head = frames.frame_header(batch, 5_000, LogIndex(7), Term(3), 4_000)
-    whole = head + bytes(batch)
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (KIND_BATCH, bytes(values_batch(b"one", b"two", b"three"))),
+        (KIND_COMMAND, note(Offset(77), b"")),
+        (KIND_COMMAND, note(Offset(77), b"abc")),
+        (KIND_COMMAND, note(Offset(77), b"a body that is longer than what the frame covers")),
+    ],
+)
+def test_frame_is_refused_with_any_bit_turned_over(kind: int, payload: bytes) -> None:
+    head = frames.frame_header(payload, 5_000, LogIndex(7), Term(3), 4_000, kind)
+    whole = head + payload
     found = frames.frame_at(memoryview(whole), 0, file_position=5_000)
     assert found is not None and frames.payload_is_sound(memoryview(whole), found, shift=5_000)
     assert (found.log_index, found.term, found.synced, found.end) == (7, 3, 4_000, 5_000 + len(whole))

@@ -20,6 +20,7 @@ from holdfast.model.ids import Term
 from holdfast.storage import syncer as syncer_module
 from holdfast.storage.log import PartitionLog, SyncPoint
 from holdfast.storage.syncer import DiskSync, Syncer
+from holdfast.storage.votes import VoteJournal
 from tests.support.batches import values_batch
 from tests.support.sizes import in_memory
 
@@ -238,6 +239,27 @@ async def test_stopping_syncs_what_is_left(tmp_path: Path) -> None:
         append(log)
         seen.syncer.request(log)
     assert log.synced_end == 1 and len(seen.synced) == 1
+    log.close()
+
+
+async def test_votes_and_logs_share_a_round(tmp_path: Path, slow_disk: threading.Event) -> None:
+    (log,) = logs_in(tmp_path, 1)
+    journal, _ = VoteJournal.open(tmp_path / "votes.log")
+    told: list[PartitionLog | VoteJournal] = []
+    failures: list[Exception] = []
+    syncer: Syncer[PartitionLog | VoteJournal] = Syncer(on_synced=told.append, on_failure=failures.append)
+    append(log)
+    number = journal.put(1, b"a vote")
+    syncer.request(log)
+    syncer.request(journal)
+    await asyncio.sleep(0.02)
+    assert told == [] and journal.synced_number < number, "a vote is given before the disk has it"
+    slow_disk.set()
+    await syncer.flush()
+    assert told == [log, journal] and syncer.rounds == 1 and failures == []
+    assert journal.synced_number == number and log.synced_index == 1
+    await syncer.stop()
+    journal.close()
     log.close()
 
 

@@ -9,6 +9,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
 
+from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch
 
@@ -59,6 +60,13 @@ def resealed(batch: bytes | bytearray) -> bytes:
 
 def values_batch(*values: bytes, timestamp_ms: int = 1_000) -> bytearray:
     return batch_builder.build_values(list(values), timestamp_ms)
+
+
+def placed_batch(base_offset: int, term: int, *values: bytes, timestamp_ms: int = 1_000) -> bytes:
+    """A batch as a leader has stored it."""
+    batch = values_batch(*values, timestamp_ms=timestamp_ms)
+    record_batch.place(batch, Offset(base_offset), term)
+    return bytes(batch)
 
 
 def messages_batch(*messages: NewMessage, timestamp_ms: int = 1_000) -> bytearray:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.model.entries import KIND_COMMAND, Entry
 from holdfast.model.errors import DamagedData
-from holdfast.model.ids import Offset, Term
+from holdfast.model.ids import LogIndex, Offset, Term
 from holdfast.storage.frames import FRAME_BYTES, Hole
 from holdfast.storage.log import PartitionLog, Recovery
 from holdfast.wire import record_batch
@@ -26,6 +27,9 @@ class OpenLog:
 
     def append(self, *values: bytes, timestamp_ms: int = 1_000) -> int:
         return self.log.append(values_batch(*values, timestamp_ms=timestamp_ms), Term(1))
+
+    def append_note(self, body: bytes, *, kind: int = KIND_COMMAND, term: int = 1) -> int:
+        return self.log.append_note(kind, body, Term(term))
 
     def sync(self) -> None:
         point = self.log.sync_point()
@@ -85,9 +89,20 @@ class OpenLog:
         return values, damage
 
 
+def entries_of(log: PartitionLog, first: int | None = None, bytes_max: int = EVERYTHING) -> list[Entry]:
+    """Every entry from `first` on, as a follower reads them; their payloads are copied."""
+    index = log.first_index if first is None else LogIndex(first)
+    found: list[Entry] = []
+    while entries := log.read_entries(index, bytes_max, log.last_index):
+        found += [entry._replace(payload=bytes(entry.payload)) for entry in entries]
+        index = LogIndex(index + len(entries))
+    assert index == log.last_index + 1, f"nothing is served at entry {index}"
+    return found
+
+
 def abandon(log: PartitionLog) -> None:
     """What a kill does to a log: its files are closed, and nothing is written any more."""
-    for segment in log.segments:
+    for segment in (*log.segments, *log._retired):
         segment.release()
 
 
@@ -97,7 +112,7 @@ def frame_positions(path: Path) -> list[tuple[int, int]]:
     found = []
     position = 0
     while position < len(data):
-        end = position + FRAME_BYTES + record_batch.header(data, position + FRAME_BYTES).size
+        end = position + FRAME_BYTES + int.from_bytes(data[position + 4 : position + 8], "big")
         found.append((position, end))
         position = end
     return found

@@ -1,7 +1,8 @@
 """Names for the numbers and strings that identify things, so that they cannot be mixed up.
 
 An `Offset` counts messages within a partition and is what readers see. A `LogIndex` counts entries
-(batches) in the same log and is what replication sees. A `Term` numbers the reign of one leader.
+(batches) in the same log and is what replication sees. A `Term` numbers the reign of one leader. A `GroupId` names
+the nodes' agreement on one log: that of a partition, or the control log.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import NamedTuple, NewType
 Offset = NewType("Offset", int)
 LogIndex = NewType("LogIndex", int)
 Term = NewType("Term", int)
+GroupId = NewType("GroupId", int)
 TopicName = NewType("TopicName", str)
 CursorName = NewType("CursorName", str)
 MessageId = NewType("MessageId", str)

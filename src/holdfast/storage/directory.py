@@ -3,15 +3,20 @@
 ::
 
     holdfast.lock      locked (flock) by the broker that runs here; holds its process id, for people
-    holdfast.json      {"format": 1, "node": "n1", "created_ms": ...}
-    state.sqlite       topics and cursors (backends/embedded/state.py)
+    holdfast.json      {"format": 2, "node": "n1", "created_ms": ..., "life": "..."}
+    cluster.json       which cluster this node belongs to (backends/cluster/formation.py)
+    votes.log          terms, votes and members of all groups (votes.py)
+    control/           the control log: segments (log.py)
+    state.sqlite       what the control log has decided: topics, cursors, nodes (backends/cluster/state.py)
     topics/<topic>/<partition>/   segments (log.py)
     topics/<topic>/topic.json     the topic's settings, to find it again if state.sqlite is lost
     trash/             topics that are being deleted
+    damaged/           logs that were found damaged and replaced by what other nodes have
     reserve            zeros; given back when the disk is full, so that topics can be deleted and reads served
 
-`holdfast.json` is written once, to a temporary name, synced and renamed. Crash case: it is absent, and
-since nothing else is written before it, the directory is new.
+`holdfast.json` is written to a temporary name, synced and renamed. Crash case: it is absent, and since nothing
+else is written before it, the directory is new. Its `life` tells this directory from another that the same node
+had before: what a disk has promised dies with it. A directory that lost something gets a new life.
 """
 
 from __future__ import annotations
@@ -25,7 +30,9 @@ import msgspec
 from holdfast.model.errors import DataDirectoryError
 from holdfast.storage.log import sync_directory
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+# 1 is a broker of before there was a control log: it is read, and from then on it is 2.
+FORMATS_READ = (1, FORMAT_VERSION)
 # Enough for SQLite to open its file and to commit a deletion.
 RESERVE_BYTES = 512 * 1024
 
@@ -34,6 +41,8 @@ class Identity(msgspec.Struct, frozen=True):
     format: int
     node: str
     created_ms: int
+    # Absent in directories of before there were clusters: they live since they were made.
+    life: str = ""
 
 
 class DataDirectory:
@@ -53,8 +62,31 @@ class DataDirectory:
         return self.path / "trash"
 
     @property
+    def damaged(self) -> Path:
+        return self.path / "damaged"
+
+    @property
     def state_file(self) -> Path:
         return self.path / "state.sqlite"
+
+    @property
+    def votes_file(self) -> Path:
+        return self.path / "votes.log"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def life(self) -> str:
+        """Hexadecimal; another one for each directory that a node ever had."""
+        return self.identity.life or f"{self.identity.created_ms:x}"
+
+    def begin_new_life(self, now_ms: int) -> None:
+        """Something that was promised is lost: from now on this is somebody else, durably."""
+        life = f"{max(now_ms, int(self.life, 16) + 1):x}"
+        self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, life=life))
+        sync_directory(self.path)
 
     @classmethod
     def open(cls, path: Path, *, node: str, now_ms: int) -> DataDirectory:
@@ -71,6 +103,9 @@ class DataDirectory:
             identity = read_identity(path)
             if identity is None:
                 identity = _write_identity(path, Identity(FORMAT_VERSION, node, now_ms))
+            elif identity.format != FORMAT_VERSION:
+                # Before anything is written that an older version would not understand.
+                identity = _write_identity(path, msgspec.structs.replace(identity, format=FORMAT_VERSION))
             directory = cls(path, identity, lock_fd)
             directory.topics.mkdir(exist_ok=True)
             directory.trash.mkdir(exist_ok=True)
@@ -131,7 +166,7 @@ def read_identity(path: Path) -> Identity | None:
         identity = msgspec.json.decode(content, type=Identity)
     except msgspec.MsgspecError as error:
         raise DataDirectoryError(f"{file} is damaged ({error}); restore it or name another directory") from error
-    if identity.format != FORMAT_VERSION:
+    if identity.format not in FORMATS_READ:
         raise DataDirectoryError(
             f"{path} was written in format {identity.format}, this version reads format {FORMAT_VERSION}; "
             "use the version of holdfast that wrote it"

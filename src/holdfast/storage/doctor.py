@@ -24,6 +24,7 @@ from holdfast.model.topics import Topic
 from holdfast.storage.examine_log import cut_torn_tail, examine_log, rebuild_index
 from holdfast.storage.examine_state import STATE_FILE, State, examine_identity, examine_state
 from holdfast.storage.examined import NOTES, Finding, Kind, Report
+from holdfast.storage.recovery import unfinished_reset
 from holdfast.storage.segment import Segment
 
 __all__ = ["NOTES", "Finding", "InUse", "Kind", "OnProgress", "Report", "examine", "held", "repair"]
@@ -87,6 +88,7 @@ class _Examiner:
         self._done_bytes = 0
         self._total_bytes = 0
         self._ends: dict[tuple[str, int], Offset] = {}
+        self._is_state_complete = True
 
     def run(self) -> Report:
         examine_identity(self._directory, self.report)
@@ -94,10 +96,13 @@ class _Examiner:
         paths = sorted(path for path in topics.iterdir() if path.is_dir()) if topics.is_dir() else []
         self._total_bytes = sum(_size(log) for path in paths for log in path.glob("*/*.log"))
         state = examine_state(self._directory, self.report, has_topics=bool(paths))
+        control_end = self._control()
+        # A broker that was killed leaves a state that the next start brings up to date from the control log.
+        self._is_state_complete = state is not None and state.applied >= control_end
         for path in paths:
             with self.report.going_on(path):
                 self._topic(path, state)
-        if state is not None and not self._in_use:
+        if state is not None and self._is_state_complete and not self._in_use:
             self._what_state_misses(state)
         self._on_progress(self._total_bytes, self._total_bytes)
         return self.report
@@ -107,12 +112,21 @@ class _Examiner:
         self._done_bytes = min(self._done_bytes + count, self._total_bytes)
         self._on_progress(self._done_bytes, self._total_bytes)
 
+    def _control(self) -> int:
+        """Examine the control log; returns its last entry."""
+        path = self._directory / "control"
+        if not path.is_dir():
+            return 0
+        with self.report.going_on(path):
+            examine_log(path, self.report, self._on_bytes, is_opened=True)
+        newest = max((child for child in path.iterdir() if Segment.is_segment(child)), default=None)
+        return 0 if newest is None else Segment(newest).verify(sealed=False).next_index - 1
+
     def _topic(self, path: Path, state: State | None) -> None:
         name = path.name
         known = state.topics.get(name) if state is not None else None
-        is_deleted = state is not None and name in state.deleting
         numbers = sorted(int(child.name) for child in path.iterdir() if child.name.isdigit() and child.is_dir())
-        if state is not None and known is None and not is_deleted and not self._in_use:
+        if state is not None and known is None and self._is_state_complete and not self._in_use:
             if not any(_size(log) for log in path.glob("*/*.log")):
                 self.report.found(Kind.STRAY_FILE, path, "an empty topic whose creation was not finished")
                 return
@@ -122,7 +136,7 @@ class _Examiner:
         # A broker opens the partitions that the state knows, or else the topic's own file.
         config = known or (described.config if described is not None else None)
         for number in numbers:
-            is_opened = not is_deleted and (config is None or number < config.partitions)
+            is_opened = config is None or number < config.partitions
             with self.report.going_on(path / str(number)):
                 self._partition(path / str(number), is_opened=is_opened)
         for number in range(known.partitions if known is not None else 0):
@@ -138,6 +152,11 @@ class _Examiner:
 
     def _partition(self, path: Path, *, is_opened: bool) -> None:
         self.report.partitions += 1
+        beginning = unfinished_reset(path)
+        if beginning is not None:
+            # Whatever else is here was given up; looking at it would only alarm.
+            self.report.found(Kind.STRAY_FILE, beginning, "the log begins anew here; the next start finishes that")
+            return
         children = sorted(path.iterdir())
         names = {child.stem for child in children if Segment.is_segment(child)}
         for child in children:

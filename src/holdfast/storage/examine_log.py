@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.model.entries import KIND_BATCH
 from holdfast.model.ids import LogIndex, Offset
 from holdfast.model.limits import GIB, MIB
 from holdfast.storage import frames
 from holdfast.storage.examined import Kind, Report
 from holdfast.storage.index import SparseIndex
-from holdfast.storage.log import PartitionLog
+from holdfast.storage.recovery import proven_segments, recover_tail
 from holdfast.storage.segment import Segment
 
 # Progress is told about this often.
@@ -79,6 +80,8 @@ class UntouchedSegment(Segment):
         def visit(frame: frames.Frame) -> None:
             nonlocal told
             self._visit(frame)
+            if not index.term_runs or frame.term != index.term_runs[-1][1]:
+                index.term_runs.append((frame.log_index, frame.term))
             if frame.end - told >= _PROGRESS_BYTES:
                 self._on_bytes(frame.end - told)
                 told = frame.end
@@ -91,25 +94,30 @@ class UntouchedSegment(Segment):
         return scanned
 
     def _visit(self, frame: frames.Frame) -> None:
-        self.batches += 1
+        self.batches += frame.kind == KIND_BATCH
         self.messages += frame.next_offset - frame.base_offset
         if self._claim is not None and self._entries_met < len(self._claim[0].positions):
             index, at = self._claim[0], self._entries_met
-            if (index.positions[at], index.offsets[at]) == (frame.position, frame.base_offset):
+            says = (index.positions[at], index.offsets[at])
+            # Indexes of older versions do not know the numbers of entries.
+            knows_entry = not index.log_indexes or index.log_indexes[at] == frame.log_index
+            if says == (frame.position, frame.base_offset) and knows_entry:
                 self._entries_met += 1
 
     def _what_is_wrong_with_the_index(self, *, is_sealed: bool) -> str | None:
         if self._claim is None:  # no index is fine, it is made again when it is missed
             return "it is damaged" if self.index_path.exists() else None
-        index, end_offset, _ = self._claim
+        index, end_offset, end_index = self._claim
         # An index that is not `sealed` tells how far the segment was synced at some time: it may have grown since.
         may_be_short = not index.is_sealed and index.log_bytes < self.size
         if is_sealed and index.log_bytes != self.size and not may_be_short:
             return "it was made for another state of its segment"
         if self.holes:  # entries for frames that are damaged now are no mistake of the index
             return None
-        says_another_end = index.log_bytes == self.size and end_offset != self.next_offset
-        if says_another_end or self._entries_met < len(index.positions):
+        is_about_all = index.log_bytes == self.size
+        says_another_end = is_about_all and (end_offset, end_index) != (self.next_offset, self.next_index)
+        says_other_terms = is_about_all and bool(index.log_indexes) and index.term_runs != self.term_runs
+        if says_another_end or says_other_terms or self._entries_met < len(index.positions):
             return "it does not say what its segment holds"
         return None
 
@@ -136,11 +144,10 @@ class UntouchedSegment(Segment):
         self.release()
 
 
-class Rehearsal(PartitionLog):
+class Rehearsal:
     """What opening this log would find and do."""
 
     def __init__(self, directory: Path, on_bytes: OnBytes = lambda count: None) -> None:
-        super().__init__(directory)
         paths = [path for path in sorted(directory.iterdir()) if Segment.is_segment(path)]
         self.all_segments = [UntouchedSegment(path, on_bytes) for path in paths]
         self.segments = list(self.all_segments)
@@ -153,10 +160,10 @@ class Rehearsal(PartitionLog):
 
     def run(self) -> None:
         try:
-            self.proven = self._proven_segments()
+            self.proven = proven_segments(self.segments)
             for segment in self.segments[: self.proven]:
                 segment.open_sealed()
-            self._recover_tail(self.proven)
+            recover_tail(self.segments, self.proven)
             self.dropped = self.all_segments[len(self.segments) :]
         except OSError:
             self.is_blocked = True
@@ -168,7 +175,7 @@ class Rehearsal(PartitionLog):
     def is_proven(self, path: Path) -> bool:
         """Whether a segment is known to have been synced whole."""
         try:
-            return path in [segment.path for segment in self.segments[: self._proven_segments()]]
+            return path in [segment.path for segment in self.segments[: proven_segments(self.segments)]]
         finally:
             for segment in self.all_segments:
                 segment.release()
@@ -230,7 +237,7 @@ def _joints(kept: list[UntouchedSegment], report: Report) -> None:
     for one, following in itertools.pairwise(kept):
         if not (one.is_scanned and following.is_scanned):
             continue
-        if one.next_offset > following.base_offset:
+        if one.next_offset > following.base_offset or one.next_index > following.base_index:
             detail = f"it begins at offset {following.base_offset}, the one before ends at {one.next_offset}"
             report.found(Kind.OVERLAPPING_SEGMENT, following.path, detail)
         one.ends_at(following.base_offset, following.base_index)
@@ -242,6 +249,8 @@ def _damage(segment: UntouchedSegment, report: Report) -> None:
             kind, detail = Kind.DAMAGED_BATCHES, f"bytes {hole.position} to {hole.end} fail their checksum"
         else:
             kind, detail = Kind.MISSING_OFFSETS, f"at byte {hole.position} some should follow that are not there"
+        if hole.first_offset == hole.next_offset and hole.first_index < hole.next_index:
+            detail += "; no messages, but entries that replicas share"
         finding = report.found(kind, segment.path, detail)
         finding.position, finding.size_bytes = hole.position, hole.end - hole.position
         finding.first_offset, finding.next_offset = hole.first_offset, hole.next_offset
@@ -259,7 +268,7 @@ def cut_torn_tail(path: Path) -> int:
             # that proof in their indexes when it cuts; here this segment's own has to.
             segment.scan(sealed=False)
             os.fsync(segment.fd)
-            _save_index(segment, sealed=False)
+            segment.save_index(sealed=False)
         return segment.open_for_append()
     finally:
         segment.release()
@@ -275,11 +284,6 @@ def rebuild_index(path: Path) -> None:
         else:
             segment.open_for_append()
             os.fsync(segment.fd)
-        _save_index(segment, sealed=is_proven)
+        segment.save_index(sealed=is_proven)
     finally:
         segment.release()
-
-
-def _save_index(segment: Segment, *, sealed: bool) -> None:
-    """Unlike a broker, which can do without an index, we say so if it cannot be written."""
-    segment.index.save(segment.index_path, segment.size, segment.next_offset, segment.next_index, sealed=sealed)

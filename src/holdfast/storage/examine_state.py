@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.topics import TopicConfig
-from holdfast.storage.directory import FORMAT_VERSION, Identity
+from holdfast.storage.directory import FORMAT_VERSION, FORMATS_READ, Identity
 from holdfast.storage.examined import Kind, Report
 
 STATE_FILE = "state.sqlite"
@@ -27,8 +27,9 @@ class State(msgspec.Struct):
     """What state.sqlite says there should be."""
 
     topics: dict[str, TopicConfig]
-    deleting: set[str]
     cursors: list[tuple[str, str, int, int]]
+    # The last entry of the control log that is in here; 0 where there was none yet.
+    applied: int = 0
 
 
 def examine_identity(directory: Path, report: Report) -> None:
@@ -47,7 +48,7 @@ def examine_identity(directory: Path, report: Report) -> None:
     except msgspec.MsgspecError as error:
         report.found(Kind.IDENTITY_DAMAGED, file, str(error))
     else:
-        if identity.format != FORMAT_VERSION:
+        if identity.format not in FORMATS_READ:
             raise DataDirectoryError(
                 f"{directory} was written in format {identity.format}, this version reads format "
                 f"{FORMAT_VERSION}; use the version of holdfast that wrote it"
@@ -94,12 +95,10 @@ def _read(connection: sqlite3.Connection) -> State:
     problems = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
     if problems != ["ok"]:
         raise sqlite3.DatabaseError("; ".join(" ".join(problem.split()) for problem in problems))
-    state = State({}, set(), [])
-    rows = connection.execute("SELECT name, config, deleting AND deleting = created_ms FROM topics")
-    for name, config, is_deleting in rows:
-        if is_deleting:
-            state.deleting.add(name)
-        else:
-            state.topics[name] = msgspec.json.decode(config, type=TopicConfig)
+    state = State({}, [])
+    for name, config in connection.execute("SELECT name, config FROM topics"):
+        state.topics[name] = msgspec.json.decode(config, type=TopicConfig)
     state.cursors = connection.execute("SELECT topic, name, partition, offset FROM cursors").fetchall()
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'applied'").fetchone():
+        (state.applied,) = connection.execute("SELECT log_index FROM applied").fetchone()
     return state

@@ -1,50 +1,70 @@
-"""The log of one partition: a directory of segments that together hold one row of offsets.
+"""The log of one partition: a directory of segments that together hold one row of entries and of offsets.
 
 Files in the directory: segments (`segment.py`), their indexes (`index.py`), nothing else. Of the segments
 only the newest is written to. It is sealed, and the next one begun, when it has reached its size.
 
-Three marks move forward: `written_end` (in the page cache), `synced_end` (on the disk) and the commit
-mark, which is not kept here. Readers are told how far they may read by whoever calls `read`.
+Entries are numbered from 1 on (from 0 in logs of older versions), messages from 0 on. An entry is a record batch
+or a note that takes no offset and is only seen by `read_entries`. A leader writes with `append` and `append_note`,
+a follower with `append_entries`.
+
+Three marks move forward: what is written (in the page cache), what is synced (on the disk) and the commit
+mark, which is not kept here. Readers are told how far they may read by whoever calls. Only `truncate_from` and
+`reset` move marks back.
 
 Crash cases:
 
 - *while appending*: what is behind the last sync is cut off at start as far as it is not whole
-  (`frames.py`); whole batches behind it may stay, unacknowledged ones included, in order.
+  (`frames.py`); whole entries behind it may stay, unacknowledged ones included, in order.
 - *while beginning a segment*: the file is absent (its directory entry was not synced: nothing in it was
   acknowledged, for a sync of the log includes the directory), or empty, or begun. All are a valid end.
 - *after beginning segments, before the ones before are synced*: a sync of the log covers all of them, so an
-  acknowledged batch is never behind an unsynced one. If an older file lost its end all the same, offsets of
-  the newer ones do not join on; none of their batches was acknowledged, and they are deleted.
+  acknowledged batch is never behind an unsynced one. If an older file lost its end all the same, the newer
+  ones do not join on; none of their entries was acknowledged, and they are deleted.
 - *never in that order*: the end of a segment is missing that has an index, or that has a later segment with an
   index or a frame that knows of a sync. It was synced then: this is damage, is told, and nothing is deleted.
 - *while deleting old segments*: oldest first, so what is left is still one row.
+- *while truncating*: later segments go first, the newest one first and each one's index before it; then the index
+  of the segment that is cut, since an index proves bytes that are to go; then the directory is synced. So far
+  the old tail is whole, or it is shorter by whole segments. Only then the segment itself is cut: the newest one in
+  place and synced, before anything is written behind it; a sealed one by renaming a synced copy of what stays
+  over it. Each of the two leaves all of that segment or the part that stays. A copy without its new name
+  (`*.log.tmp`) is deleted at start.
+- *while resetting*: the new, empty segment is made with the suffix `.reset`. Once that name is synced, the old
+  entries are gone for good: then all segments are deleted, that is synced, and the new one gets its real name.
+  At start, a `.reset` that is there finishes this. If it is not there, nothing had happened or all is done.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.model.errors import OffsetOutOfRange, Unavailable
+from holdfast.model.entries import KIND_BATCH, NOTE_HEAD_BYTES, Entry
+from holdfast.model.errors import StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
-from holdfast.storage.frames import Hole
-from holdfast.storage.segment import Segment
+from holdfast.storage.entries import EPOCH_MASK, EntryGone, placed
+from holdfast.storage.frames import FRAME_BYTES
+from holdfast.storage.log_reading import ReadableLog
+from holdfast.storage.recovery import (
+    RESET_SUFFIX,
+    Recovery,
+    join_terms,
+    note_missing_ends,
+    proven_segments,
+    recover_tail,
+    unfinished_reset,
+)
+from holdfast.storage.segment import ENTRIES_PER_WRITE_MAX, Cut, Segment
 from holdfast.wire import record_batch
+from holdfast.wire.record_batch import Buffer
 
-# Sealed segments that stay open for reading; a reader far behind needs one, the tail none.
-_OPEN_SEALED_SEGMENTS_MAX = 4
+__all__ = ["PartitionLog", "Recovery", "SyncPoint", "sync_directory"]
 
-
-class Recovery(NamedTuple):
-    """What opening a log found out."""
-
-    torn_bytes: int
-    deleted_segments: list[str]
-    holes: list[tuple[str, Hole]]
+_FIRST_INDEX = LogIndex(1)
 
 
 class SyncPoint(NamedTuple):
@@ -53,25 +73,29 @@ class SyncPoint(NamedTuple):
     files: list[int]
     directory: Path | None
     end: Offset
+    last_index: LogIndex
     segment: Segment
     position: int
 
 
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """Appends and reads in one directory. Not thread-safe: all calls come from one thread."""
 
     def __init__(self, directory: Path, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
+        super().__init__()
         self.directory = directory
         self.segment_bytes = segment_bytes
-        self.segments: list[Segment] = []
+        # Everything below this offset, and everything up to and including this entry, is on the disk.
         self.synced_end = Offset(0)
+        self.synced_index = LogIndex(0)
         self._synced_position = 0
-        # Sealed by us but not yet covered by a sync.
-        self._unsynced_sealed: list[Segment] = []
         self._directory_dirty = False
         # Whether somebody uses the files of a sync point: until `synced` none of them may be closed.
         self._syncing = False
-        self._open_sealed: list[Segment] = []
+        # Gone from the log, but their files wait for the sync that uses them.
+        self._retired: list[Segment] = []
+        # The least that was left by a truncation since the sync point: the sync covers no more than that.
+        self._cut_while_syncing: Cut | None = None
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -80,82 +104,31 @@ class PartitionLog:
         """Open or create the log in `directory`, and make it whole after a crash."""
         log = cls(directory, segment_bytes=segment_bytes)
         directory.mkdir(parents=True, exist_ok=True)
-        log.segments = [Segment(path) for path in sorted(directory.iterdir()) if Segment.is_segment(path)]
-        if not log.segments:
-            log.segments.append(Segment.create(directory, Offset(0), LogIndex(0)))
-        proven = log._proven_segments()
+        for leftover in directory.glob("*.tmp"):
+            leftover.unlink()
+        beginning = unfinished_reset(directory)
+        if beginning is not None:
+            _finish_reset(directory, beginning)
+        segments = [Segment(path) for path in sorted(directory.iterdir()) if Segment.is_segment(path)]
+        log.segments = segments or [Segment.create(directory, Offset(0), _FIRST_INDEX, Term(0))]
+        proven = proven_segments(log.segments)
         for segment in log.segments[:proven]:
             segment.open_sealed()
-        torn_bytes, deleted = log._recover_tail(proven)
-        log._note_missing_ends()
+        torn_bytes, deleted = recover_tail(log.segments, proven)
+        note_missing_ends(log.segments)
+        join_terms(log.segments)
         # What was found counts as durable only once it is: a crash before may have left it unsynced.
         os.fsync(log.active.fd)
         if log.active.size:
             log.active.keep_index(sealed=False)
         log.sync_directory()
-        log.synced_end = log.written_end
-        log._synced_position = log.active.size
-        return log, Recovery(torn_bytes, deleted, log.holes())
+        log._count_as_synced()
+        log._refresh_runs()
+        return log, Recovery(torn_bytes, [segment.path.name for segment in deleted], log.holes())
 
-    def _proven_segments(self) -> int:
-        """How many of the oldest segments are known to have been synced whole; never the newest one."""
-        newest = len(self.segments) - 1
-        for number in range(newest, -1, -1):
-            segment = self.segments[number]
-            proof = segment.proof()
-            if proof is not None and proof.is_sealed:
-                return min(number + 1, newest)
-            if proof is not None or segment.knows_of_a_sync:
-                return number
-        return 0
-
-    def _recover_tail(self, first: int) -> tuple[int, list[str]]:
-        """Cut the torn tail, wherever in the segments from `first` on it is; see the crash cases above.
-
-        Returns the bytes that were cut and the names of the segments behind them, which are deleted.
-        """
-        torn_bytes = 0
-        for number in range(first, len(self.segments)):
-            segment = self.segments[number]
-            torn_bytes += segment.open_for_append()
-            later = self.segments[number + 1 :]
-            if not later:
-                break
-            if segment.next_offset != later[0].base_offset:
-                del self.segments[number + 1 :]
-                for dropped in reversed(later):
-                    dropped.delete()
-                return torn_bytes, [dropped.path.name for dropped in later]
-            os.fsync(segment.fd)
-            segment.keep_index(sealed=True)
-            segment.release()
-        return torn_bytes, []
-
-    def _note_missing_ends(self) -> None:
-        """Damage at the end of a sealed segment reaches up to the first offset of the next one."""
-        for segment, following in itertools.pairwise(self.segments):
-            segment.ends_at(following.base_offset, following.base_index)
-
-    # --- facts ------------------------------------------------------------------------------------
-
-    @property
-    def active(self) -> Segment:
-        return self.segments[-1]
-
-    @property
-    def start_offset(self) -> Offset:
-        return self.segments[0].base_offset
-
-    @property
-    def written_end(self) -> Offset:
-        return self.active.next_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self.segments)
-
-    def holes(self) -> list[tuple[str, Hole]]:
-        return [(segment.path.name, hole) for segment in self.segments for hole in segment.holes]
+    def _count_as_synced(self) -> None:
+        self.synced_end, self.synced_index = self.written_end, self.last_index
+        self._synced_position = self.active.size
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -163,44 +136,166 @@ class PartitionLog:
         """Give the batch its place and write it; durable only after a sync. Returns the base offset."""
         active = self.segments[-1]
         if active.size and active.size + len(batch) > self.segment_bytes:
-            self._begin_segment()
-            active = self.segments[-1]
+            active = self._begin_segment()
         base_offset = active.next_offset
-        record_batch.place(batch, base_offset, term & 0x7FFFFFFF)
+        record_batch.place(batch, base_offset, term & EPOCH_MASK)
         active.append(batch, term, self._synced_position)
         return base_offset
 
-    def _begin_segment(self) -> None:
+    def append_note(self, kind: int, body: Buffer, term: Term) -> LogIndex:
+        """Write an entry that readers never see; returns its number."""
+        assert kind != KIND_BATCH, "batches are appended with `append`"
+        active = self._with_room_for(NOTE_HEAD_BYTES + len(body))
+        log_index = active.next_index
+        active.append_note(kind, body, term, self._synced_position)
+        return log_index
+
+    def append_entries(self, entries: Sequence[Entry]) -> None:
+        """Write entries that have their place already: a follower's way.
+
+        Raises `BadEntry`, and nothing is written, if one of them is damaged or does not join on. Where the disk
+        refuses (`DiskFull`, `StorageFailed`), the first of them may have been written and stay; `last_index` tells.
+        """
+        checked = placed(entries, self.written_end)
+        start = 0
+        while start < len(checked):
+            active = self._with_room_for(len(checked[start].entry.payload))
+            end, size = start, active.size
+            while end < len(checked) and end - start < ENTRIES_PER_WRITE_MAX:
+                payload_bytes = len(checked[end].entry.payload)
+                if end > start and size + payload_bytes > self.segment_bytes:
+                    break
+                size += FRAME_BYTES + payload_bytes
+                end += 1
+            active.append_entries(checked[start:end], self._synced_position)
+            start = end
+
+    def _with_room_for(self, payload_bytes: int) -> Segment:
+        active = self.segments[-1]
+        is_full = active.size and active.size + payload_bytes > self.segment_bytes
+        return self._begin_segment() if is_full else active
+
+    def _begin_segment(self) -> Segment:
         sealed = self.active
-        created = Segment.create(self.directory, sealed.next_offset, sealed.next_index)
-        if self.synced_end == sealed.next_offset and not self._syncing:
+        created = Segment.create(self.directory, sealed.next_offset, sealed.next_index, sealed.last_term)
+        if self.synced_index == self.last_index and not self._syncing:
             self._seal(sealed)
         else:
             self._unsynced_sealed.append(sealed)
         self.segments.append(created)
         self._synced_position = 0
         self._directory_dirty = True
+        self._refresh_runs()
+        return created
+
+    # --- taking back ------------------------------------------------------------------------------
+
+    def truncate_from(self, index: LogIndex) -> None:
+        """Remove the entry `index` and all behind it. Durable on return, and so slow; for conflicts, which are rare.
+
+        Raises `EntryGone` if there is no such entry any more, `DamagedEntries` if the cut would be within damage,
+        `DiskFull` if there is no room for a copy: then nothing was changed. After `StorageFailed` the log must not
+        be written to until it is opened again.
+        """
+        if index > self.last_index:
+            return
+        if index < self.first_index:
+            raise EntryGone(index, self.first_index)
+        number = self._segment_number_of_entry(index)
+        segment = self.segments[number]
+        is_active = segment is self.active
+        cut = segment.cut_before(index)
+        kept = segment if is_active else segment.copied(cut)
+        # The marks first: whatever happens below, nothing counts as synced that is going away.
+        self.synced_end = min(self.synced_end, cut.next_offset)
+        self.synced_index = min(self.synced_index, LogIndex(index - 1))
+        self._note_cut(cut)
+        try:
+            for later in reversed(self.segments[number + 1 :]):
+                self.segments.remove(later)
+                self._retire(later)
+                later.unlink()
+            segment.forget_index()
+            self.sync_directory()
+            if is_active:
+                segment.cut(cut)
+            else:
+                self.segments[number] = kept
+                self._retire(segment)
+                kept.take_place()
+                self.sync_directory()
+        except OSError as error:
+            raise StorageFailed(f"removing entries from {index} on failed: {error.strerror}") from error
+        if self.synced_index == self.last_index:
+            self._synced_position = cut.position
+        else:
+            self._synced_position = min(self._synced_position, cut.position) if is_active else 0
+        self._refresh_runs()
+
+    def reset(self, next_index: LogIndex, next_offset: Offset, previous_term: Term) -> None:
+        """Throw everything away and begin anew: durable on return, and never half done.
+
+        Raises `DiskFull` if there is no room for a file, and nothing was changed. After `StorageFailed` the log
+        must not be used until it is opened again; then everything is as before, or all is done.
+        """
+        created = Segment.create(self.directory, next_offset, next_index, previous_term, suffix=RESET_SUFFIX)
+        try:
+            self.sync_directory()
+            for segment in self.segments:
+                self._retire(segment)
+            self.segments = [created]
+            created.path = _finish_reset(self.directory, created.path)
+        except OSError as error:
+            raise StorageFailed(f"beginning the log anew at entry {next_index} failed: {error.strerror}") from error
+        self._note_cut(Cut(0, next_offset, next_index, TimestampMs(-1)))
+        self._directory_dirty = False
+        self._count_as_synced()
+        self._refresh_runs()
+
+    def _note_cut(self, cut: Cut) -> None:
+        if self._syncing:
+            self._cut_while_syncing = Cut._make(map(min, self._cut_while_syncing or cut, cut))
+
+    def _retire(self, segment: Segment) -> None:
+        """Close a segment that is no part of the log any more, as soon as no sync uses its file."""
+        for owners in (self._unsynced_sealed, self._open_sealed):
+            if segment in owners:
+                owners.remove(segment)
+        if self._syncing:
+            self._retired.append(segment)
+        else:
+            segment.release()
 
     # --- syncing: the caller syncs `files` and the directory in any thread, then calls `synced` ------
 
     def sync_point(self) -> SyncPoint:
         """What must be synced so that everything written until now is durable."""
         self._syncing = True
-        files = [*(segment.fd for segment in self._unsynced_sealed), self.active.fd]
+        active = self.active
+        files = [*(segment.fd for segment in self._unsynced_sealed), active.fd]
         directory = self.directory if self._directory_dirty else None
-        return SyncPoint(files, directory, self.written_end, self.active, self.active.size)
+        return SyncPoint(files, directory, self.written_end, self.last_index, active, active.size)
 
     def synced(self, point: SyncPoint) -> None:
-        """Take note that everything up to `point` is on the disk."""
+        """Take note that everything up to `point` is on the disk, as far as it is still there."""
         self._syncing = False
-        self.synced_end = point.end
-        still_unsynced = [s for s in self._unsynced_sealed if s.base_offset >= point.segment.base_offset]
+        end, index, position = point.end, point.last_index, point.position
+        if self._cut_while_syncing is not None:
+            cut, self._cut_while_syncing = self._cut_while_syncing, None
+            end, position = min(end, cut.next_offset), min(position, cut.position)
+            index = min(index, LogIndex(cut.next_index - 1))
+        for segment in self._retired:
+            segment.release()
+        self._retired.clear()
+        if index > self.synced_index:
+            self.synced_end, self.synced_index = end, index
+        still_unsynced = [s for s in self._unsynced_sealed if s.next_index > index + 1]
         for segment in self._unsynced_sealed:
             if segment not in still_unsynced:
                 self._seal(segment)
         self._unsynced_sealed = still_unsynced
         if point.segment is self.active:
-            self._synced_position = point.position
+            self._synced_position = position
             self._directory_dirty = False
 
     @property
@@ -216,77 +311,20 @@ class PartitionLog:
         segment.keep_index(sealed=True)
         self._keep_open(segment)
 
-    # --- reading ----------------------------------------------------------------------------------
-
-    def read(self, offset: Offset, bytes_max: int, end_offset: Offset, *, may_block: bool = True) -> list[memoryview]:
-        """Whole batches from the one that holds `offset` up to `end_offset`; empty at the end.
-
-        Raises `NotCached` where `may_block` is false and the disk would have to be asked.
-        """
-        if offset < self.start_offset or offset > end_offset:
-            raise OffsetOutOfRange(
-                f"offset {offset} is not there; the partition begins at {self.start_offset}, its end is {end_offset}"
-            )
-        if offset == end_offset:
-            return []
-        number = self._segment_number(offset)
-        batches: list[memoryview] = []
-        while not batches and number < len(self.segments):
-            segment = self.segments[number]
-            if segment.base_offset >= end_offset:
-                break
-            for hole in segment.holes:
-                if hole.first_offset <= offset < hole.next_offset:
-                    raise segment.damage(hole)
-            first = max(offset, segment.base_offset)
-            batches = self._opened(segment).read(first, bytes_max, end_offset, may_block=may_block)
-            number += 1
-        return batches
-
-    def first_at_or_after(self, timestamp_ms: TimestampMs) -> Offset:
-        """The first offset whose batch holds a message of that time or later; else the written end."""
-        for segment in self.segments:
-            if segment.newest_ms >= timestamp_ms:
-                found = self._opened(segment).first_at_or_after(timestamp_ms)
-                if found is not None:
-                    return found
-        return self.written_end
-
-    def next_readable(self, offset: Offset) -> Offset:
-        """The first offset at or after `offset` that is neither gone nor known to be damaged."""
-        offset = max(offset, self.start_offset)
-        for segment in self.segments:
-            for hole in segment.holes:
-                if hole.first_offset <= offset < hole.next_offset:
-                    offset = hole.next_offset
-        return offset
-
-    def _segment_number(self, offset: Offset) -> int:
-        low, high = 0, len(self.segments)
-        while low < high:
-            middle = (low + high) // 2
-            if self.segments[middle].base_offset <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
-
-    def _opened(self, segment: Segment) -> Segment:
-        if segment is not self.active and segment not in self._unsynced_sealed:
-            self._keep_open(segment)
-        return segment
-
-    def _keep_open(self, segment: Segment) -> None:
-        if segment in self._open_sealed:
-            self._open_sealed.remove(segment)
-        self._open_sealed.append(segment)
-        if len(self._open_sealed) > _OPEN_SEALED_SEGMENTS_MAX:
-            self._open_sealed.pop(0).release()
-
     # --- retention --------------------------------------------------------------------------------
 
-    def expire(self, *, older_than_ms: TimestampMs | None, bytes_max: int | None, up_to: Offset) -> int:
-        """Delete whole segments below `up_to` that are too old or too much; returns how many."""
+    def expire(
+        self,
+        *,
+        older_than_ms: TimestampMs | None,
+        bytes_max: int | None,
+        up_to: Offset,
+        through_index: LogIndex | None = None,
+    ) -> int:
+        """Delete whole segments below `up_to` that are too old or too much; returns how many.
+
+        Notes take no offset, so a log that has any also says which entry is the last that may go.
+        """
         if older_than_ms is not None and 0 <= self.active.newest_ms < older_than_ms:
             with contextlib.suppress(Unavailable):  # then only what is full already can go
                 self._begin_segment()
@@ -297,20 +335,24 @@ class PartitionLog:
             oldest = self.segments[0]
             too_old = older_than_ms is not None and oldest.newest_ms < older_than_ms
             too_much = bytes_max is not None and self.size_bytes - oldest.size >= bytes_max
-            if not (too_old or too_much) or oldest.next_offset > up_to or oldest in self._unsynced_sealed:
+            is_needed = oldest.next_offset > up_to or oldest in self._unsynced_sealed
+            if through_index is not None and oldest.next_index > through_index + 1:
+                is_needed = True
+            if is_needed or not (too_old or too_much):
                 break
-            if oldest in self._open_sealed:
-                self._open_sealed.remove(oldest)
             del self.segments[0]
-            oldest.delete()
+            self._retire(oldest)
+            oldest.unlink()
             deleted += 1
+        if deleted:
+            self._refresh_runs()
         return deleted
 
     def close(self) -> None:
         """Give back all files; where everything is synced, the index of the newest segment says so."""
-        if self.synced_end == self.written_end and self.active.size:
+        if self.synced_index == self.last_index and self.active.size:
             self.active.keep_index(sealed=False)
-        for segment in self.segments:
+        for segment in (*self.segments, *self._retired):
             segment.release()
 
 
@@ -321,3 +363,14 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _finish_reset(directory: Path, beginning: Path) -> Path:
+    """Delete everything but the new beginning, then give that its real name; returns it."""
+    for path in directory.iterdir():
+        if path != beginning and path.suffix in (".log", ".index", RESET_SUFFIX):
+            path.unlink()
+    sync_directory(directory)
+    segment = beginning.rename(beginning.with_suffix(".log"))
+    sync_directory(directory)
+    return segment

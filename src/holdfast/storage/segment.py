@@ -1,86 +1,71 @@
-"""One segment: a file of frames, named after the first offset and the first entry in it.
+"""One segment of a log: a file of frames that is opened, appended to, sealed and, rarely, cut.
 
-`<base offset, 20 digits>-<base index, 20 digits>.log`. Only the newest segment of a log is written to; a
-segment is sealed when the next one is begun, and from then on it never changes. Reading goes through the
-page cache with `pread`; every batch is checked against its CRC before it is handed out.
+Only the newest segment of a log is written to; a segment is sealed when the next one is begun, and from then
+on its file never changes. It may be replaced: where a sealed segment has to lose its end, the part that stays is
+copied, synced and renamed over it, so that whoever has the old one mapped still finds every byte. The newest
+segment is cut in place.
+
+File names are in `segment_file.py`, frames in `frames.py`, crash cases in `log.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
-from holdfast.model.errors import DamagedData, DiskFull, ReadFailed, StorageFailed, Unavailable
+from holdfast.model.errors import DiskFull, StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage import frames
-from holdfast.storage.frames import FRAME_BYTES, Frame, Hole
-from holdfast.storage.index import SparseIndex
+from holdfast.storage.entries import Placed, note
+from holdfast.storage.frames import FRAME_BYTES, Hole
+from holdfast.storage.index import FIRST_INDEX, Place, SparseIndex, TermRuns
+from holdfast.storage.segment_file import NotCached
+from holdfast.storage.segment_reading import ReadableSegment
 from holdfast.wire import record_batch
+from holdfast.wire.record_batch import Buffer
 
-_NAME = re.compile(r"(\d{20})-(\d{20})\.log\Z")
-# A walk from an index entry to the wanted frame reads this much first.
-_READ_AHEAD_BYTES = 64 * 1024
-# So much of a file is read at a time before it is looked at.
-_TOUCH_BYTES = 1024 * 1024
+__all__ = ["ENTRIES_PER_WRITE_MAX", "Cut", "NotCached", "Segment", "as_write_error"]
+
+# The system takes 1024 pieces (IOV_MAX) in one write, and an entry is two: its frame and its payload.
+ENTRIES_PER_WRITE_MAX = 512
 # A check in the background works for about a tenth of a millisecond, then pauses.
 _FRAMES_BETWEEN_PAUSES = 32
 _PAUSE_S = 0.0005
-# "Fail rather than wait for the disk", where the system knows that.
-_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-
-T = TypeVar("T")
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NO_TERM = -1
 
 
-class NotCached(Exception):
-    """The bytes are not in memory: `warm` them in another thread, then read again."""
+class Cut(NamedTuple):
+    """Where a segment ends once some of its last entries are gone, and the newest time before that."""
 
-    def __init__(self, path: Path, position: int, length: int) -> None:
-        super().__init__(f"{path.name} bytes {position} to {position + length}")
-        self.path = path
-        self.position = position
-        self.length = length
-
-    def warm(self) -> None:
-        """Read the bytes so that the page cache has them. Slow; safe in any thread."""
-        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:  # deleted by retention: fine
-            os.pread(file.fileno(), self.length, self.position)
+    position: int
+    next_offset: Offset
+    next_index: LogIndex
+    newest_ms: TimestampMs
 
 
-class Segment:
-    """Bytes, index and known damage of one segment file."""
+class Segment(ReadableSegment):
+    """A segment as its log uses it."""
 
     def __init__(self, path: Path) -> None:
-        match = _NAME.search(path.name)
-        assert match is not None, f"not a segment file name: {path.name}"
-        self.path = path
-        self.base_offset = Offset(int(match[1]))
-        self.base_index = LogIndex(int(match[2]))
-        self.next_offset = self.base_offset
-        self.next_index = self.base_index
-        self.size = 0
-        self.newest_ms = TimestampMs(-1)
-        self.holes: list[Hole] = []
-        self._fd: int | None = None
-        self._index: SparseIndex | None = None
-
-    @staticmethod
-    def is_segment(path: Path) -> bool:
-        return _NAME.search(path.name) is not None
+        super().__init__(path)
+        # The term of the newest entry in here, for one quick look per append.
+        self._run_term: int = _NO_TERM
 
     @classmethod
-    def create(cls, directory: Path, base_offset: Offset, base_index: LogIndex) -> Segment:
+    def create(
+        cls, directory: Path, base_offset: Offset, base_index: LogIndex, previous_term: Term, *, suffix: str = ".log"
+    ) -> Segment:
         """A new, empty segment, ready to be appended to."""
-        segment = cls(directory / f"{base_offset:020d}-{base_index:020d}.log")
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        segment = cls(directory / (cls.stem_of(base_offset, base_index, previous_term) + suffix))
         try:
-            segment._fd = os.open(segment.path, flags, 0o640)
+            segment._fd = os.open(segment.path, _NEW_FILE, 0o640)
         except OSError as error:
             raise as_write_error(error) from error
         segment._index = SparseIndex()
@@ -95,6 +80,7 @@ class Segment:
         if loaded is not None:
             index, self.next_offset, self.next_index = loaded
             self.newest_ms = index.newest_ms
+            self._take_runs(index.term_runs)
             return
         self.scan(sealed=True)
         self.keep_index(sealed=True)
@@ -130,17 +116,18 @@ class Segment:
         result = self._scanned(self.fd, os.fstat(self.fd).st_size, index, sealed=sealed, synced=synced)
         self.size, self.next_offset, self.next_index, self.holes = result
         self.newest_ms = index.newest_ms
+        self._take_runs(index.term_runs)
         return self.holes
 
     def ends_at(self, next_offset: Offset, next_index: LogIndex) -> None:
         """Take note of where this segment is known to end: what is not there up to that is damage."""
-        if self.next_offset >= next_offset:
+        if self.next_offset >= next_offset and self.next_index >= next_index:
             return
-        position, first = self.size, self.next_offset
+        position, first_offset, first_index = self.size, self.next_offset, self.next_index
         if self.holes and self.holes[-1].end == self.size:
-            position, _, first, _ = self.holes.pop()
-        self.holes.append(Hole(position, self.size, first, next_offset))
-        self.next_offset, self.next_index = next_offset, next_index
+            position, _, first_offset, _, first_index, _ = self.holes.pop()
+        self.next_offset, self.next_index = max(self.next_offset, next_offset), max(self.next_index, next_index)
+        self.holes.append(Hole(position, self.size, first_offset, self.next_offset, first_index, self.next_index))
 
     def verify(self, *, sealed: bool) -> frames.Scan:
         """Check every frame without changing anything, neither here nor on disk; safe in any thread."""
@@ -148,52 +135,90 @@ class Segment:
             size = os.fstat(file.fileno()).st_size
             found = self._scanned(file.fileno(), size, _Unhurried(), sealed=sealed)
         # Behind damage that reaches to the end, only we know how much there was.
-        holes = [h._replace(next_offset=self.next_offset) if sealed and h.end == size else h for h in found.holes]
-        return found._replace(holes=holes)
+        if sealed and found.holes and found.holes[-1].end == size:
+            found.holes[-1] = found.holes[-1]._replace(next_offset=self.next_offset, next_index=self.next_index)
+        return found
 
-    def _scanned(self, fd: int, size: int, index: SparseIndex, *, sealed: bool, synced: int = 0) -> frames.Scan:
-        def visit(frame: Frame) -> None:
-            index.add(frame.base_offset, frame.position, frame.max_timestamp_ms)
+    def _take_runs(self, runs: TermRuns) -> None:
+        self.term_runs = runs
+        self._run_term = runs[-1][1] if runs else _NO_TERM
 
-        def scan(data: memoryview) -> frames.Scan:
-            return frames.scan(data, self.base_offset, self.base_index, visit, sealed=sealed, synced=synced)
-
-        return self._mapped(fd, size, scan, frames.Scan(0, self.base_offset, self.base_index, []))
-
-    @staticmethod
-    def _mapped(fd: int, size: int, look: Callable[[memoryview], T], if_empty: T) -> T:
-        if not size:  # an empty file cannot be mapped
-            return if_empty
-        # A bad sector is an error here, and would be the end of the process in a mapped file.
-        for position in range(0, size, _TOUCH_BYTES):
-            os.pread(fd, _TOUCH_BYTES, position)
-        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
-            return look(data)
-
-    # --- writing ----------------------------------------------------------------------------------
+    # --- writing: on any error the file is as it was before ------------------------------------------
+    # Raises `DiskFull` when there is no room (it may work later) and `StorageFailed` otherwise.
 
     def append(self, batch: bytearray, term: Term, synced: int) -> None:
-        """Write one placed batch. On any error the file is as it was before.
-
-        Raises `DiskFull` when there is no room (it may work later) and `StorageFailed` otherwise.
-        """
-        head = frames.frame_header(batch, self.size, self.next_index, term, synced)
-        length = len(head) + len(batch)
+        """Write one placed batch."""
+        log_index = self.next_index
+        head = frames.frame_header(batch, self.size, log_index, term, synced)
+        length = FRAME_BYTES + len(batch)
+        # What `_write` does, without the calls: every message comes this way.
         try:
-            written = os.pwritev(self.fd, (head, batch), self.size)
+            written = os.pwritev(self._fd or self.fd, (head, batch), self.size)
         except OSError as error:
-            self._undo(error)
-            raise as_write_error(error) from error
+            raise self._refused(error) from error
         if written != length:
-            self._undo(None)
-            raise DiskFull(f"the disk took {written} of {length} bytes; make room and send it again")
+            raise self._cut_short(written, length)
         messages, newest_ms = record_batch.extent(batch)
-        self.index.add(self.next_offset, self.size, newest_ms)
+        (self._index or self.index).add(self.next_offset, self.size, newest_ms, log_index)
         if newest_ms > self.newest_ms:
             self.newest_ms = newest_ms
+        if term != self._run_term:
+            self._begin_run(log_index, term)
         self.size += length
         self.next_offset = Offset(self.next_offset + messages)
+        self.next_index = LogIndex(log_index + 1)
+
+    def append_note(self, kind: int, body: Buffer, term: Term, synced: int) -> None:
+        """Write an entry that readers never see."""
+        payload = note(self.next_offset, body)
+        head = frames.frame_header(payload, self.size, self.next_index, term, synced, kind)
+        self._write((head, payload), FRAME_BYTES + len(payload))
+        self._note_written(self.next_offset, self.next_offset, len(payload), self.newest_ms, term)
+
+    def append_entries(self, placed: Sequence[Placed], synced: int) -> None:
+        """Write entries that have their place, at most `ENTRIES_PER_WRITE_MAX`, with one call."""
+        position, log_index = self.size, self.next_index
+        pieces: list[Buffer] = []
+        for entry, *_ in placed:
+            pieces.append(frames.frame_header(entry.payload, position, log_index, entry.term, synced, entry.kind))
+            pieces.append(entry.payload)
+            position += FRAME_BYTES + len(entry.payload)
+            log_index = LogIndex(log_index + 1)
+        self._write(pieces, position - self.size)
+        for entry, base_offset, next_offset, newest_ms in placed:
+            self._note_written(base_offset, next_offset, len(entry.payload), newest_ms, entry.term)
+
+    def _note_written(
+        self, base_offset: Offset, next_offset: Offset, payload_bytes: int, newest_ms: TimestampMs, term: Term
+    ) -> None:
+        self.index.add(base_offset, self.size, newest_ms, self.next_index)
+        if newest_ms > self.newest_ms:
+            self.newest_ms = newest_ms
+        if term != self._run_term:
+            self._begin_run(self.next_index, term)
+        self.size += FRAME_BYTES + payload_bytes
+        self.next_offset = next_offset
         self.next_index = LogIndex(self.next_index + 1)
+
+    def _begin_run(self, log_index: LogIndex, term: Term) -> None:
+        self.term_runs.append((log_index, term))
+        self._run_term = term
+
+    def _write(self, pieces: Sequence[Buffer], length: int) -> None:
+        try:
+            written = os.pwritev(self.fd, pieces, self.size)
+        except OSError as error:
+            raise self._refused(error) from error
+        if written != length:
+            raise self._cut_short(written, length)
+
+    def _refused(self, error: OSError) -> Unavailable:
+        self._undo(error)
+        return as_write_error(error)
+
+    def _cut_short(self, written: int, length: int) -> DiskFull:
+        self._undo(None)
+        return DiskFull(f"the disk took {written} of {length} bytes; make room and send it again")
 
     def _undo(self, cause: OSError | None) -> None:
         try:
@@ -204,176 +229,89 @@ class Segment:
     def keep_index(self, *, sealed: bool) -> None:
         """Write the index of bytes that are synced; never fails: where it cannot be written, there is none."""
         try:
-            self.index.save(self.index_path, self.size, self.next_offset, self.next_index, sealed=sealed)
+            self.save_index(sealed=sealed)
         except OSError:
             # The one before, if there is one, still proves what it says; only its temporary file goes.
             with contextlib.suppress(OSError):
                 self.index_path.with_suffix(".index.tmp").unlink(missing_ok=True)
 
-    # --- reading ----------------------------------------------------------------------------------
+    def save_index(self, *, sealed: bool) -> None:
+        ends = (self.size, self.next_offset, self.next_index)
+        self.index.save(self.index_path, *ends, sealed=sealed, term_runs=self.term_runs)
 
-    def read(self, offset: Offset, bytes_max: int, end_offset: Offset, *, may_block: bool = True) -> list[memoryview]:
-        """Whole batches below `end_offset`, the first one holding `offset`, at least one if there is any.
+    # --- cutting: the log says when, and what must be on the disk before -----------------------------
 
-        Raises `DamagedData`, `NotCached` where `may_block` is false and the disk would have to be asked, and
-        `ReadFailed` where it was asked and did not answer.
-        """
-        try:
-            return self._read(offset, bytes_max, end_offset, may_block=may_block)
-        except OSError as error:
-            raise ReadFailed(f"reading {self.path.name} failed: {error.strerror}; check the disk") from error
-
-    def _read(self, offset: Offset, bytes_max: int, end_offset: Offset, *, may_block: bool) -> list[memoryview]:
-        # `reached` is the offset that is expected at `position`.
-        position, reached = self.index.entry_of(offset) or (0, self.base_offset)
-        batches: list[memoryview] = []
-        taken = 0
-        while position < self.size and (taken < bytes_max or not batches):
-            hole = self._hole_at(position)
-            if hole is not None:
-                if batches:
-                    break
-                if offset < hole.next_offset:
-                    raise self.damage(hole)
-                position, reached = hole.end, hole.next_offset
-                continue
-            shift = position
-            try:
-                piece = self._piece(position, bytes_max - taken, may_block=may_block)
-            except NotCached:
-                if batches:
-                    break
-                raise
-            while (frame := frames.frame_at(piece, position - shift, file_position=position)) is not None:
-                if frame.base_offset >= end_offset or (batches and taken + frame.end - frame.position > bytes_max):
-                    return batches
-                if frame.end - shift > len(piece):
-                    break
-                if frame.base_offset > reached:
-                    hole = Hole(position, position, reached, frame.base_offset)
-                    if hole not in self.holes:
-                        self.holes.append(hole)
-                    if batches:
-                        return batches
-                    if offset < frame.base_offset:
-                        raise self.damage(hole)
-                if frame.next_offset > offset:
-                    if not frames.payload_is_sound(piece, frame, shift=shift):
-                        break
-                    batches.append(piece[frame.payload_position - shift : frame.end - shift])
-                    taken += frame.end - frame.position
-                position, reached = frame.end, frame.next_offset
-            if position == shift:
-                self._note_damage(position, reached)
-        return batches
-
-    def _piece(self, position: int, bytes_wanted: int, *, may_block: bool) -> memoryview:
-        """Bytes of the file from `position` on that hold at least one whole frame."""
-        length = min(max(bytes_wanted, 0) + _READ_AHEAD_BYTES, self.size - position)
-        piece = self._pread(length, position, may_block=may_block)
-        frame = frames.frame_at(piece, 0, file_position=position)
-        if frame is not None and frame.end - position > len(piece) and frame.end <= self.size:
-            piece = self._pread(frame.end - position, position, may_block=may_block)
-            if len(piece) < frame.end - position:
-                raise NotCached(self.path, position, frame.end - position)
-        return piece
-
-    def _pread(self, length: int, position: int, *, may_block: bool) -> memoryview:
-        """Up to `length` bytes. Without `may_block` only what is in memory already, at least a frame's header."""
-        if may_block or not _RWF_NOWAIT:
-            return memoryview(os.pread(self.fd, length, position))
-        data = bytearray(length)
-        try:
-            got = os.preadv(self.fd, (data,), position, _RWF_NOWAIT)
-        except BlockingIOError:
-            raise NotCached(self.path, position, length) from None
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):  # this file system cannot tell
-                return memoryview(os.pread(self.fd, length, position))
-            raise
-        if got < min(length, FRAME_BYTES + record_batch.HEADER_BYTES):
-            raise NotCached(self.path, position, length)
-        return memoryview(data)[:got]
-
-    def first_at_or_after(self, timestamp_ms: TimestampMs) -> Offset | None:
-        """The base offset of the first batch that holds a message of that time or later."""
-        position, reached = self.index.entry_before(timestamp_ms) or (0, self.base_offset)
-        while position < self.size:
-            hole = self._hole_at(position)
-            frame = self._single_frame(position) if hole is None else None
-            if hole is not None:
-                position, reached = hole.end, hole.next_offset
+    def cut_before(self, log_index: LogIndex) -> Cut:
+        """Where this segment would end without that entry and those behind it. Raises `DamagedEntries`."""
+        for hole in self.holes:
+            if hole.first_index < log_index < hole.next_index:
+                raise self.damaged_entries(hole)
+        if log_index == self.base_index:
+            return Cut(0, self.base_offset, self.base_index, TimestampMs(-1))
+        # From the entry before: the one in the index may be the first that goes.
+        place = self.index.place_of_entry(LogIndex(log_index - 1))
+        newest_ms = TimestampMs(-1) if place is None else self.index.newest_ms_at(place.position)
+        place = place or self.beginning
+        while place.log_index < log_index:
+            damaged = self._hole_at(place.position)
+            frame = self._single_frame(place.position) if damaged is None else None
+            if damaged is not None:
+                if damaged.next_index > log_index:
+                    raise self.damaged_entries(damaged)
+                place = Place(damaged.end, damaged.next_offset, damaged.next_index)
             elif frame is None:
-                self._note_damage(position, reached)
-            elif frame.max_timestamp_ms >= timestamp_ms:
-                return frame.base_offset
+                self._note_damage(place)
+            elif frame.log_index > place.log_index:  # some are missing without a trace
+                if frame.log_index > log_index:
+                    self._note_gap(place, frame)
+                    raise self.damaged_entries(self.holes[-1])
+                place = Place(place.position, frame.base_offset, frame.log_index)
             else:
-                position, reached = frame.end, frame.next_offset
-        return None
+                newest_ms = max(newest_ms, frame.max_timestamp_ms)
+                place = Place(frame.end, frame.next_offset, LogIndex(frame.log_index + 1))
+        return Cut(*place, newest_ms)
 
-    def _single_frame(self, position: int) -> Frame | None:
-        """The frame whose header is at `position`, also when its payload was not read."""
-        head = os.pread(self.fd, FRAME_BYTES + record_batch.HEADER_BYTES, position)
-        frame = frames.frame_at(memoryview(head), 0, file_position=position)
-        return frame if frame is not None and frame.end <= self.size else None
+    def cut(self, cut: Cut) -> None:
+        """Cut the file in place, durably: old frames behind a new, shorter end would look like damage."""
+        os.ftruncate(self.fd, cut.position)
+        os.fsync(self.fd)
+        self._ends_with(cut, self.index)
 
-    def damage(self, hole: Hole) -> DamagedData:
-        """The error that tells a reader about a hole."""
-        return DamagedData(
-            f"offsets {hole.first_offset} to {hole.next_offset - 1} are damaged on disk and not served; "
-            f"go on at offset {hole.next_offset} (in {self.path.name}, bytes {hole.position} to {hole.end})",
-            hole.next_offset,
-        )
+    def copied(self, cut: Cut) -> Segment:
+        """The part of this segment that stays, as a durable file that waits for `take_place`."""
+        copy = Segment(self.path)
+        temporary = self.path.with_suffix(".log.tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            copy._fd = os.open(temporary, _NEW_FILE, 0o640)
+            position = 0
+            while position < cut.position:
+                sent = os.sendfile(copy._fd, self.fd, position, cut.position - position)
+                if not sent:
+                    raise OSError(errno.EIO, "the segment is shorter than it was")
+                position += sent
+            os.fsync(copy._fd)
+        except OSError as error:
+            copy.release()
+            temporary.unlink(missing_ok=True)
+            raise as_write_error(error) from error
+        copy.previous_term = self.previous_term
+        copy.holes = list(self.holes)
+        copy.term_runs = list(self.term_runs)
+        copy._ends_with(cut, deepcopy(self.index))
+        return copy
 
-    def _hole_at(self, position: int) -> Hole | None:
-        return next((hole for hole in self.holes if hole.position <= position < hole.end), None)
+    def take_place(self) -> None:
+        """Put a copy where the original was."""
+        self.path.with_suffix(".log.tmp").rename(self.path)
 
-    def _note_damage(self, position: int, offset: Offset) -> None:
-        """Damage that appeared while we run: remember it, so that readers can be told where to go on."""
-        broken = self._single_frame(position)
-        behind = position + 1 if broken is None else broken.end
-
-        def find(data: memoryview) -> Frame | None:
-            return frames.next_sound_frame(data, behind, LogIndex(0), offset)
-
-        resumed = self._mapped(self.fd, self.size, find, None)
-        if resumed is None:
-            self.holes.append(Hole(position, self.size, offset, self.next_offset))
-        else:
-            self.holes.append(Hole(position, resumed.position, offset, resumed.base_offset))
-
-    # --- files ------------------------------------------------------------------------------------
-
-    @property
-    def index_path(self) -> Path:
-        return self.path.with_suffix(".index")
-
-    @property
-    def fd(self) -> int:
-        if self._fd is None:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        return self._fd
-
-    @property
-    def index(self) -> SparseIndex:
-        if self._index is None:
-            loaded = SparseIndex.load(self.index_path, self.size)
-            self._index = loaded[0] if loaded is not None else SparseIndex()
-            if loaded is None:
-                self._scanned(self.fd, self.size, self._index, sealed=True)
-        return self._index
-
-    def release(self) -> None:
-        """Give back the file descriptor and the index; both come back when they are needed."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-        self._index = None
-
-    def delete(self) -> None:
-        self.release()
-        self.index_path.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
+    def _ends_with(self, cut: Cut, index: SparseIndex) -> None:
+        self.size, self.next_offset, self.next_index, self.newest_ms = cut
+        index.cut(cut.position, cut.newest_ms)
+        self._index = index
+        self.holes = [hole for hole in self.holes if hole.first_index < cut.next_index]
+        self._take_runs([run for run in self.term_runs if run[0] < cut.next_index])
+        self._places_left.clear()
 
 
 class _Unhurried(SparseIndex):
@@ -383,7 +321,9 @@ class _Unhurried(SparseIndex):
         super().__init__()
         self._frames = 0
 
-    def add(self, base_offset: Offset, position: int, max_timestamp_ms: TimestampMs) -> None:
+    def add(
+        self, base_offset: Offset, position: int, max_timestamp_ms: TimestampMs, log_index: LogIndex = FIRST_INDEX
+    ) -> None:
         self._frames += 1
         if self._frames % _FRAMES_BETWEEN_PAUSES == 0:
             # Without it a thread that computes holds the interpreter for milliseconds at a time.

@@ -1,5 +1,8 @@
 """Group commit: one round of syncs for everything that waits, in a thread of its own.
 
+What is synced is a log or anything else that can say what has to be done (`sync_point`) and wants to know when it
+is (`synced`): the logs of all partitions and the journal of votes share their rounds.
+
 Rounds follow each other without a pause while there is something to sync: what is appended during one
 round is covered by the next. All bookkeeping happens on the event loop; the thread does nothing but
 system calls, so a slow disk never blocks the loop.
@@ -21,11 +24,12 @@ import platform
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from holdfast.storage.log import PartitionLog, SyncPoint, sync_directory
+from holdfast.storage.log import sync_directory
 
 # Up to this many files, syncing them one after the other is as fast as anything.
 _FILES_ONE_BY_ONE = 3
@@ -36,48 +40,71 @@ _SYNCFS_PAUSE_ROUNDS = 200
 _SYNCFS_LINUX_MIN = (5, 8)
 
 
-class Round(NamedTuple):
-    points: list[tuple[PartitionLog, SyncPoint]]
+class DiskPoint(Protocol):
+    """What a round does for one thing: sync these files and, where names changed, their directory."""
+
+    @property
+    def files(self) -> Sequence[int]: ...
+
+    @property
+    def directory(self) -> Path | None: ...
 
 
-class Syncer:
-    """Syncs logs on request; tells each log, then `on_synced`, when its sync is done."""
+class Syncable(Protocol):
+    """Something with files. Those of a point stay open until `synced` is called with it."""
+
+    def sync_point(self) -> DiskPoint:
+        """What must be synced so that everything written until now is durable."""
+
+    def synced(self, point: Any, /) -> None:
+        """The same point comes back once that is done. After a failed sync it never does."""
+
+
+S = TypeVar("S", bound=Syncable)
+
+
+class Round(NamedTuple, Generic[S]):
+    points: list[tuple[S, DiskPoint]]
+
+
+class Syncer(Generic[S]):
+    """Syncs things on request; tells each of them, then `on_synced`, when its sync is done."""
 
     def __init__(
         self,
         *,
-        on_synced: Callable[[PartitionLog], None],
+        on_synced: Callable[[S], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._on_synced = on_synced
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
-        self._dirty: dict[PartitionLog, None] = {}
+        self._dirty: dict[S, None] = {}
         self._round_requested = False
-        self._running: Round | None = None
+        self._running: Round[S] | None = None
         self._idle: list[asyncio.Future[None]] = []
         self._failed = False
-        self._rounds: queue.SimpleQueue[Round | None] = queue.SimpleQueue()
+        self._rounds: queue.SimpleQueue[Round[S] | None] = queue.SimpleQueue()
         self._disk = DiskSync()
         self._thread = threading.Thread(target=self._work, name="holdfast-sync", daemon=True)
         self._thread.start()
         self.rounds = 0
         self.seconds = 0.0
 
-    def request(self, log: PartitionLog) -> None:
-        """Have everything written to `log` until now synced; rounds start by themselves."""
-        self._dirty[log] = None
+    def request(self, thing: S) -> None:
+        """Have everything written to `thing` until now synced; rounds start by themselves."""
+        self._dirty[thing] = None
         if not self._round_requested and self._running is None:
             # Not at once: whatever else this turn of the loop appends joins the round.
             self._round_requested = True
             self._loop.call_soon(self._start_round)
 
-    def forget(self, log: PartitionLog) -> None:
-        """A log that is about to be closed needs no sync any more; await `settled` before closing it."""
-        self._dirty.pop(log, None)
+    def forget(self, thing: S) -> None:
+        """What is about to be closed needs no sync any more; await `settled` before closing it."""
+        self._dirty.pop(thing, None)
 
     async def settled(self) -> None:
-        """Wait until no round is under way that may use files of a closed log."""
+        """Wait until no round is under way that may use files of something closed."""
         if self._running is not None:
             done: asyncio.Future[None] = self._loop.create_future()
             self._idle.append(done)
@@ -100,7 +127,7 @@ class Syncer:
         self._round_requested = False
         if self._running is not None or not self._dirty or self._failed:
             return
-        self._running = Round([(log, log.sync_point()) for log in self._dirty])
+        self._running = Round([(thing, thing.sync_point()) for thing in self._dirty])
         self._dirty = {}
         self._rounds.put(self._running)
 
@@ -115,9 +142,9 @@ class Syncer:
             self._failed = True
             self._on_failure(error)
         else:
-            for log, point in finished.points:
-                log.synced(point)
-                self._on_synced(log)
+            for thing, point in finished.points:
+                thing.synced(point)
+                self._on_synced(thing)
             if self._dirty:
                 self._start_round()
         for waiter in self._idle:
@@ -148,7 +175,7 @@ class DiskSync:
         self._seconds_per_file = 0.0
         self._rounds_until_syncfs = 0
 
-    def sync(self, points: list[SyncPoint]) -> None:
+    def sync(self, points: Sequence[DiskPoint]) -> None:
         """Raises `OSError` if anything could not be made durable."""
         files = [fd for point in points for fd in point.files]
         started = time.perf_counter()
