@@ -1,0 +1,360 @@
+"""The bugs that are planted: each a name, what is wrong with it, and the exact text that is changed.
+
+Those that end in "(was here once)" are bugs the simulator found in the real code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+RAFT = "holdfast.consensus.raft"
+FOLLOWING = "holdfast.consensus.following"
+LEADING = "holdfast.consensus.leading"
+MEMBERS = "holdfast.consensus.members"
+LOG_SHAPE = "holdfast.consensus.log_shape"
+LIVENESS = "holdfast.consensus.liveness"
+REPLICA = "simulation.replica"
+NODE = "simulation.node"
+STATE = "simulation.state"
+
+
+class Mutant(NamedTuple):
+    """`edits` are (module, old text that occurs exactly once, new text)."""
+
+    name: str
+    what: str
+    edits: tuple[tuple[str, str, str], ...]
+
+
+def _mutant(name: str, what: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, what, edits)
+
+
+_DISK = (
+    _mutant(
+        "log-never-synced",
+        "The driver reports a sync of the log that never was.",
+        (REPLICA, "        self.store.log_synced(written)\n", ""),
+    ),
+    _mutant(
+        "vote-never-synced",
+        "The driver reports a sync of the hard state that never was.",
+        (REPLICA, "        self.store.hard_state_synced(number)\n", ""),
+    ),
+    _mutant(
+        "stale-sync",
+        "A sync that began before the log was cut counts for what was written in its place.",
+        (REPLICA, "self._sync_reaches = min(self._sync_reaches, LogIndex(ready.truncate_from - 1))", "pass"),
+    ),
+    _mutant(
+        "vote-before-sync",
+        "Votes are sent before they are on the disk.",
+        (RAFT, "self._held.append((self._hard_state_number, receiver, message))", "self.say(receiver, message)"),
+    ),
+    _mutant(
+        "ack-before-sync",
+        "A follower acknowledges what is not on its disk.",
+        (FOLLOWING, "return min(self._matched, self._raft.durable)", "return self._matched"),
+    ),
+    _mutant(
+        "leader-counts-unsynced",
+        "A leader counts itself for what is not on its disk.",
+        (LEADING, "match[raft.replica] = raft.durable", "match[raft.replica] = raft.shape.last_index"),
+    ),
+    _mutant(
+        "match-before-term",
+        "A match is promised before its term is on the disk (was here once).",
+        (FOLLOWING, "        if not self._raft.is_term_saved:\n            return _NOTHING\n", ""),
+    ),
+    _mutant(
+        "shows-what-it-could-forget",
+        "A node shows what its own disk does not have.",
+        (RAFT, "return min(self.commit, self.durable)", "return self.commit"),
+    ),
+    _mutant(
+        "lost-disk-keeps-its-name",
+        "A node whose disk was lost comes back under its old name.",
+        (
+            NODE,
+            "            self.stores.pop(group, None)\n            self.lives[group] += 1\n",
+            "            if group in self.stores:\n                self.stores[group] = self._new_store(group)\n",
+        ),
+    ),
+    _mutant(
+        "compaction-off-by-one",
+        "What a log's beginning amounts to lacks the last entry that was dropped.",
+        (REPLICA, "log.entries[: base - log.base_index]:", "log.entries[: base - log.base_index - 1]:"),
+    ),
+    _mutant(
+        "compaction-mixes-terms",
+        "Dropping entries forgets the run of terms the first kept entry belongs to.",
+        (LOG_SHAPE, "self._starts[1] <= base_index + 1:", "self._starts[1] <= base_index + 2:"),
+    ),
+    _mutant(
+        "compaction-keeps-the-term",
+        "Dropping entries leaves the term of the log's beginning as it was.",
+        (LOG_SHAPE, "self.base_index, self.base_term = base_index, term", "self.base_index = base_index"),
+    ),
+)
+
+_ELECTIONS = (
+    _mutant(
+        "votes-twice",
+        "A second vote is given in the same term.",
+        (RAFT, "self.vote in (NOBODY, sender)", "self.vote in (NOBODY, self.vote)"),
+    ),
+    _mutant(
+        "forgets-its-vote",
+        "The vote is forgotten by a restart.",
+        (
+            RAFT,
+            "self.term, self.vote, saved_members = hard_state",
+            "self.term, self.vote, saved_members = hard_state._replace(vote=NOBODY)",
+        ),
+    ),
+    _mutant(
+        "votes-for-a-log-behind",
+        "A vote is given to a log that lacks entries.",
+        (
+            RAFT,
+            "is_current = (request.last_term, request.last_index) >=",
+            "is_current = (request.last_term, 1 << 60) >=",
+        ),
+    ),
+    _mutant(
+        "votes-by-length-only",
+        "A longer log wins over one with a newer last term.",
+        (
+            RAFT,
+            "is_current = (request.last_term, request.last_index) >= (self.shape.last_term, self.shape.last_index)",
+            "is_current = request.last_index >= self.shape.last_index",
+        ),
+    ),
+    _mutant(
+        "votes-while-led",
+        "A vote is given although a leader is heard.",
+        (RAFT, "if self.hears_leader and not request.is_transfer:", "if False:"),
+    ),
+    _mutant(
+        "no-trial",
+        "Nobody asks whether an election would work before it stands.",
+        (RAFT, "if not is_transfer and self.members.voters != {self.replica}:", "if False:"),
+    ),
+    _mutant(
+        "wrong-majority",
+        "Half of an even number of voters is taken for a majority.",
+        (MEMBERS, "return len(self.voters) // 2 + 1", "return (len(self.voters) + 1) // 2"),
+    ),
+    _mutant(
+        "leads-on-alone",
+        "A leader that hears no majority leads on.",
+        (LEADING, "if not self._hears_quorum():", "if False:"),
+    ),
+    _mutant(
+        "removed-voter-does-not-stand",
+        "A removed voter does not stand, though only it has the entry that says so (was here once).",
+        (RAFT, "if not self._may_stand or", "if not self.is_voter or"),
+    ),
+)
+
+_REPLICATION = (
+    _mutant(
+        "cuts-what-matches",
+        "Entries that are the same are cut.",
+        (FOLLOWING, "if term != entry.term:", "if term is not None:"),
+    ),
+    _mutant(
+        "keeps-what-conflicts",
+        "Entries that differ are kept.",
+        (FOLLOWING, "if term != entry.term:", "if term is None:"),
+    ),
+    _mutant(
+        "commits-old-terms",
+        "An entry of an earlier term is committed by counting.",
+        (
+            LEADING,
+            "not (raft.shape.term_at(index) == raft.term or self._is_alone)",
+            "raft.shape.term_at(index) is None",
+        ),
+    ),
+    _mutant(
+        "commit-beyond-the-match",
+        "A follower takes entries for committed that it did not compare with the leader's.",
+        (
+            FOLLOWING,
+            "raft.commit = max(raft.commit, min(append.commit, self._matched))",
+            "raft.commit = max(raft.commit, min(append.commit, shape.last_index))",
+        ),
+    ),
+    _mutant(
+        "heartbeat-beyond-the-match",
+        "The same, from a heartbeat.",
+        (LEADING, "min(raft.commit, progress.match), self._round", "raft.commit, self._round"),
+    ),
+    _mutant(
+        "match-of-an-earlier-term",
+        "What matched the leader of an earlier term is promised to the next.",
+        (
+            RAFT,
+            "        self._held.clear()\n        self._following = Following(self)\n",
+            "        self._held.clear()\n",
+        ),
+    ),
+    _mutant(
+        "lost-messages-stay-lost",
+        "What was lost on the way is never sent again.",
+        (LEADING, "if progress.stalled_ticks > self._raft.timing.election_ticks and", "if False and"),
+    ),
+    _mutant(
+        "installs-over-newer",
+        "A late installation throws away what came after it.",
+        (FOLLOWING, "if install.last_index <= raft.commit:", "if False:"),
+        (FOLLOWING, "if raft.shape.term_at(install.last_index) != install.last_term:", "if True:"),
+    ),
+    _mutant(
+        "never-installs",
+        "A log that ends before the leader's begins is asked again and again (was here once).",
+        (LEADING, "min(agreed, reply.hint_index) + 1", "agreed + 1"),
+    ),
+    _mutant(
+        "newcomer-not-asked",
+        "A newcomer hears nothing until the next message is published (was here once).",
+        (LEADING, " or is_unknown:", ":"),
+    ),
+    _mutant(
+        "answers-nobody",
+        "An answer is sent to a leader that is not known any more (was here once).",
+        (FOLLOWING, "or raft.leader in (NOBODY, raft.replica):", "or raft.leading is not None:"),
+    ),
+)
+
+_MEMBERS = (
+    _mutant(
+        "members-forgotten",
+        "A restart forgets the members that are in the log.",
+        (MEMBERS, "return (before[-1], *sorted(behind, key=lambda at: at.since))", "return (before[-1],)"),
+    ),
+    _mutant(
+        "members-after-the-log",
+        "Members are written into the log before they are saved.",
+        (RAFT, "self._is_hard_state_first = self.leading is None", "self._is_hard_state_first = False"),
+    ),
+    _mutant(
+        "cut-members-stay",
+        "Members whose entry was cut still count.",
+        (RAFT, "self.members_history = tuple(at for at in self.members_history if at.since < index)", "pass"),
+    ),
+    _mutant(
+        "install-keeps-members",
+        "An installation leaves the old members in place.",
+        (RAFT, "self.members_history = install.members", "pass"),
+    ),
+    _mutant(
+        "two-voters-at-once",
+        "Two voters may be changed at once.",
+        (MEMBERS, "len(self.voters ^ other.voters) <= 1", "len(self.voters ^ other.voters) <= 9"),
+    ),
+    _mutant(
+        "change-upon-change",
+        "Members are changed while another change is not committed.",
+        (LEADING, "if raft.members_index > raft.commit:", "if False:"),
+    ),
+    _mutant(
+        "change-too-early",
+        "Members are changed by a leader that has not committed anything yet.",
+        (LEADING, "        if not self.is_settled:\n            return", "        if False:\n            return"),
+    ),
+    _mutant(
+        "learners-count",
+        "Learners count as voters for a commit.",
+        (MEMBERS, "(match[voter] for voter in self.voters)", "(match[voter] for voter in self.everybody)"),
+    ),
+    _mutant(
+        "members-count-late",
+        "A configuration counts only once it is committed.",
+        (
+            RAFT,
+            "return self.members_history[-1].members",
+            "known = max(self.commit, self.members_history[0].since)\n"
+            "        return [at for at in self.members_history if at.since <= known][-1].members",
+        ),
+    ),
+)
+
+_READING = (
+    _mutant(
+        "reads-unconfirmed",
+        "A read is served without asking a majority who leads.",
+        (
+            LEADING,
+            "        if self._is_alone:\n            self._confirmed",
+            "        if True:\n            self._confirmed",
+        ),
+    ),
+    _mutant(
+        "reads-too-early",
+        "A read is served before the reign has committed anything.",
+        (LEADING, "        if self.is_settled:\n", "        if True:\n"),
+    ),
+    _mutant(
+        "sleeps-for-ever",
+        "Followers that sleep are not woken when their leader's node is gone.",
+        (RAFT, 'only silent."""\n        self.wake()\n', 'only silent."""\n'),
+    ),
+    _mutant(
+        "new-process-unnoticed",
+        "A node that was started anew is taken for the one that was there before.",
+        (LIVENESS, "        self._lost[node] = None\n", "        pass\n"),
+    ),
+)
+
+_CLIENTS = (
+    _mutant(
+        "ids-lost-on-failover",
+        "A new leader does not know the ids that are in its log.",
+        (REPLICA, "for entry in log.entries[: self.applied - log.base_index]:", "for entry in ():"),
+    ),
+    _mutant(
+        "ids-known-too-early",
+        "A new leader takes ids before it has seen everything that came before it.",
+        (REPLICA, "if not self._reign.is_settled or self.applied < self._window_from:", "if False:"),
+    ),
+    _mutant(
+        "ids-of-all-groups",
+        "One window recognises ids for all groups of a node.",
+        (
+            REPLICA,
+            "self._window = DedupeWindow(ids_max=DEDUPE_IDS_MAX, age_ms_max=1)",
+            "self._window = vars(self.node).setdefault('window', DedupeWindow(ids_max=DEDUPE_IDS_MAX, age_ms_max=1))",
+        ),
+    ),
+    _mutant(
+        "ack-before-commit",
+        "A leader acknowledges what it has only written.",
+        (
+            REPLICA,
+            "        self.raft.appended()\n        return index\n",
+            "        self.raft.appended()\n"
+            "        self._answer(request, origin, batch.base_offset)\n"
+            "        return index\n",
+        ),
+    ),
+    _mutant(
+        "forwarding-acks",
+        "A node acknowledges what it has only passed on.",
+        (
+            NODE,
+            '("forward", request))\n',
+            '("forward", request))\n'
+            "            offset = replica.state.next_offset\n"
+            "            self.answer(origin, Answer(request.client, request.operation, True, offset))\n",
+        ),
+    ),
+    _mutant(
+        "cursor-goes-back",
+        "A late request moves a cursor back.",
+        (STATE, "max(self.cursors.get(cursor, 0), int(position))", "int(position)"),
+    ),
+)
+
+MUTANTS = (*_DISK, *_ELECTIONS, *_REPLICATION, *_MEMBERS, *_READING, *_CLIENTS)
