@@ -59,6 +59,12 @@ class BadBatch(CallerError):
     code = "bad_batch"
 
 
+class BadPeerFrame(CallerError):
+    """Bytes from another node that no node sends."""
+
+    code = "bad_peer_frame"
+
+
 class BadValue(CallerError):
     """A field or parameter has the wrong type or is out of range."""
 
@@ -158,6 +164,24 @@ class StorageFailed(Unavailable):
     """A sync failed: what reached the disk is unknown, so nothing is acknowledged until a restart."""
 
     code = "storage_failed"
+
+
+class NotLeader(Unavailable):
+    """Another node leads this partition, or nobody does yet. Nothing was stored."""
+
+    code = "not_leader"
+
+
+class NoQuorum(Unavailable):
+    """Too few nodes can talk to each other to decide anything. Nothing was stored."""
+
+    code = "no_quorum"
+
+
+class LeaderChanged(WorldError):
+    """The leader was lost before it could tell: what was sent may be stored or not. With ids, send it again."""
+
+    code = "leader_changed"
 
 
 class DamagedData(WorldError):

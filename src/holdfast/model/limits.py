@@ -58,3 +58,21 @@ PROCESSOR_ATTEMPTS_MAX: Final = 3
 PROCESSOR_TIMEOUT_MS: Final = 30_000
 # Messages of one partition that may be in the workers at once; results still leave in order.
 PROCESSOR_INFLIGHT_PER_PARTITION: Final = 16
+
+# A frame between nodes is held whole by the receiver. One message of it may carry a leader's whole window (16 MiB)
+# and one more batch of the largest size; four times a batch leaves room for what surrounds them.
+PEER_FRAME_BYTES_MAX: Final = 64 * MIB
+# Before a peer has said who it is, nobody gets more memory than an introduction takes.
+PEER_HELLO_BYTES_MAX: Final = 64 * KIB
+# Bytes queued towards a peer that does not read, before messages to it are dropped. Not less than one frame, so
+# that an idle link can take any message.
+PEER_WRITE_BUFFER_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX
+# Requests of one peer that are being answered: each is a task and its body.
+PEER_REQUESTS_MAX: Final = 1024
+# Connections that have not said who they are: a restarted cluster makes one for each node, the rest is noise.
+PEER_STRANGERS_MAX: Final = 64
+# Nodes that may be connected: each is a socket and a buffer. Clusters are a hundred times smaller.
+PEERS_MAX: Final = 1024
+
+# A node that has not heard of a leader for so long does not answer as if it knew what is going on.
+STALE_AFTER_MS: Final = 1000

@@ -1,0 +1,209 @@
+"""Nodes that should not talk to each other do not, and the operator of either can read why, once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast.consensus.messages import TimeoutNow
+from holdfast.wire import peer
+from holdfast.wire.peer_raft import raft_frame
+from tests.cluster.link_nodes import QUICK, LinkNode, cluster, on_both_loops, until
+
+Line = MutableMapping[str, Any]
+
+
+def reasons(logs: list[Line], event: str) -> list[str]:
+    return [line["reason"] for line in logs if line["event"] == event]
+
+
+async def refused(n1: LinkNode, n2: LinkNode) -> list[Line]:
+    """What is logged where n1 wants to talk to n2, and n2 knows nothing of it."""
+    with capture_logs() as logs:
+        await n2.start()
+        await n1.start(n2)
+        await until(lambda: bool(reasons(logs, "peer_refused") and reasons(logs, "peer_refused_us")), "both say it")
+        # Long enough for many more tries.
+        await asyncio.sleep(0.5)
+        assert not n1.links.is_up(n2.node)
+        assert n1.events == n2.events == []
+        n1.links.send(n2.node, 1, TimeoutNow(1))
+        await asyncio.sleep(0.01)
+        assert n2.heard == []
+        await n1.links.stop()
+        await n2.links.stop()
+    return logs
+
+
+def assert_both_say(logs: list[Line], reason: str) -> None:
+    assert reasons(logs, "peer_refused") == [reason]
+    assert reasons(logs, "peer_refused_us") == [reason]
+
+
+@on_both_loops
+async def test_node_of_another_cluster_is_refused() -> None:
+    logs = await refused(LinkNode("n1"), LinkNode("n2", cluster="c2"))
+    assert_both_say(logs, "n1 belongs to the cluster c1, n2 to c2")
+
+
+@on_both_loops
+async def test_node_of_another_version_is_refused() -> None:
+    logs = await refused(LinkNode("n1", version=2), LinkNode("n2"))
+    assert_both_say(logs, "n1 speaks version 2 of the protocol between nodes, n2 speaks 1")
+
+
+@on_both_loops
+async def test_node_that_nobody_knows_is_refused() -> None:
+    n1, n2 = LinkNode("n1"), LinkNode("n2")
+    n2.unwanted["n1"] = "n1 is no member of this cluster; let it in with: holdfast cluster add"
+    assert_both_say(await refused(n1, n2), n2.unwanted["n1"])
+
+
+@on_both_loops
+async def test_caller_may_refuse_too() -> None:
+    n1, n2 = LinkNode("n1"), LinkNode("n2")
+    n1.unwanted["n2"] = "n2 was removed"
+    assert_both_say(await refused(n1, n2), "n2 was removed")
+
+
+@on_both_loops
+async def test_second_node_of_the_same_name_is_refused() -> None:
+    n2 = LinkNode("n2")
+    double = LinkNode("n2")
+    with capture_logs() as logs:
+        async with cluster(n2):
+            _, writer = await asyncio.open_connection("127.0.0.1", n2.port)
+            writer.write(peer.hello_frame(double.said))
+            await until(lambda: bool(logs), "it is said")
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+    assert reasons(logs, "peer_refused") == ["two nodes go by the name n2"]
+
+
+@on_both_loops
+async def test_node_without_a_cluster_may_talk_to_one_that_has_one() -> None:
+    async with cluster(LinkNode("n1", cluster=""), LinkNode("n2", cluster="c2")) as (n1, n2):
+        assert n1.links.hello_of("n2") == n2.said
+
+
+@on_both_loops
+async def test_wrong_node_at_an_address_is_refused_and_disturbs_nobody() -> None:
+    async with cluster(LinkNode("n1"), LinkNode("n3")) as (n1, n3):
+        with capture_logs() as logs:
+            n1.links.set_peers({"n2": n3.address, "n3": n3.address})
+            await until(lambda: bool(reasons(logs, "peer_refused_us")), "both say it")
+            await asyncio.sleep(0.5)
+        assert_both_say(logs, f"n1 looks for n2 at {n3.address}, but n3 answers")
+        assert n1.events == [("up", "n3")]
+        assert n3.events == [("up", "n1")]
+
+
+@on_both_loops
+async def test_own_address_is_refused() -> None:
+    n1 = LinkNode("n1")
+    with capture_logs() as logs:
+        async with cluster(n1):
+            n1.links.set_peers({"n1": n1.address, "n2": n1.address})
+            await until(lambda: bool(reasons(logs, "peer_refused_us")), "it is said")
+    assert reasons(logs, "peer_refused") == ["n1 has connected to itself"]
+
+
+@on_both_loops
+async def test_peer_that_is_refused_is_welcome_when_the_reason_is_gone() -> None:
+    n1, n2 = LinkNode("n1"), LinkNode("n2")
+    n2.unwanted["n1"] = "not yet"
+    await n2.start()
+    await n1.start(n2)
+    with capture_logs() as logs:
+        await until(lambda: bool(reasons(logs, "peer_refused")), "it is refused")
+        n2.unwanted.clear()
+        await n1.up(n2)
+    await n1.links.stop()
+    await n2.links.stop()
+
+
+@on_both_loops
+async def test_peer_that_cannot_be_reached_is_logged_once() -> None:
+    n1, n2 = LinkNode("n1"), LinkNode("n2")
+    with capture_logs() as logs:
+        await n1.start(n2)
+        await asyncio.sleep(0.5)
+        await n1.links.stop()
+    assert [line["event"] for line in logs] == ["peer_unreachable"]
+
+
+@on_both_loops
+async def test_host_that_does_not_answer_with_a_hello_is_given_up_in_time() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    n1, n2 = LinkNode("n1", QUICK._replace(hello_s=0.1)), LinkNode("n2")
+    server = await asyncio.start_server(silent, "127.0.0.1", n2.port)
+    with capture_logs() as logs:
+        await n1.start(n2)
+        await until(lambda: bool(reasons(logs, "peer_unreachable")), "it is said")
+        await asyncio.sleep(0.3)
+        await n1.links.stop()
+    server.close()
+    await server.wait_closed()
+    assert reasons(logs, "peer_unreachable") == ["no HELLO within 0.1 s"]
+
+
+HELLO = peer.hello_frame(LinkNode("n9").said)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "is this a node of a cluster?"),
+        (b"".join(raft_frame([])), "the first frame is not a HELLO"),
+        (peer.frame_head(peer.HELLO, 2) + b"{}", "not a HELLO"),
+        (peer.frame_head(peer.HELLO, 1 << 20), "not 1048578"),
+        (HELLO + HELLO, "a frame of kind 1 from a caller"),
+        (HELLO + peer.frame_head(peer.RAFT, 3) + b"abc", "ends within a message"),
+        (HELLO + peer.frame_head(peer.REQUEST, 3) + b"abc", "at least 9 bytes"),
+    ],
+)
+def test_garbage_is_answered_with_a_reason_and_the_connection_closed(data: bytes, why: str) -> None:
+    async def run() -> None:
+        n1 = LinkNode("n1")
+        with capture_logs() as logs:
+            async with cluster(n1):
+                reader, writer = await asyncio.open_connection("127.0.0.1", n1.port)
+                writer.write(data)
+                answer = await asyncio.wait_for(reader.read(), 2)
+                writer.close()
+                assert why.encode() in answer
+                assert not n1.links._accepted
+                assert not n1.links._strangers
+        assert any(why in reason for reason in reasons(logs, "peer_refused"))
+
+    asyncio.run(run())
+
+
+def test_reply_that_nobody_asked_for_ends_the_link() -> None:
+    async def run() -> None:
+        n1, n2 = LinkNode("n1"), LinkNode("n2")
+
+        async def confused(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.writelines([peer.hello_frame(n2.said), *peer.reply_frame(77, peer.OK, b"")])
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(confused, "127.0.0.1", n2.port)
+        with capture_logs() as logs:
+            await n1.start(n2)
+            await until(lambda: ("down", "n2") in n1.events, "the link is given up")
+            await n1.links.stop()
+        server.close()
+        await server.wait_closed()
+        assert "a REPLY to request 77, which waits for none" in reasons(logs, "peer_refused")
+
+    asyncio.run(run())
