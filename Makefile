@@ -5,11 +5,15 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # Tests run in as many processes as there are cores.
 JOBS ?= auto
+# How many simulated runs `make sim` goes through.
+SEEDS ?= 2000
+# How often `make chaos` brings each fault about.
+ROUNDS ?= 20
 
-.PHONY: run test check setup bench demo fuzz clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants chaos clean help
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: $(VENV)/.broker  ## install the broker and start it
 	$(BIN)/holdfast serve
@@ -32,8 +36,20 @@ bench: setup  ## measure us and our peers side by side
 demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 	$(BIN)/holdfast demo broker
 
+demo-cluster: $(VENV)/.broker  ## watch a cluster lose its leader and no message
+	$(BIN)/holdfast demo cluster
+
 fuzz: setup  ## throw garbage at every parser
 	$(BIN)/python -m fuzz --seconds 60
+
+sim: setup  ## let a whole cluster live through SEEDS=2000 simulated disasters
+	$(BIN)/python -m simulation --seeds $(SEEDS)
+
+sim-mutants: setup  ## plant bugs in the consensus and see that the simulator finds each
+	$(BIN)/python -m simulation.mutants
+
+chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each
+	$(BIN)/python -m chaos --rounds $(ROUNDS)
 
 clean:  ## remove what setup installed
 	rm -rf $(VENV)

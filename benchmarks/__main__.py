@@ -25,7 +25,12 @@ REPORT_COLUMNS = 150
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement: nothing is judged")
-    parser.add_argument("--only", action="append", metavar="WORK", help="run this work; may be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="WORK",
+        help="run this work, or a family of works as in `cluster`; may be repeated",
+    )
     parser.add_argument("--list", action="store_true", help="name the works and end")
     parser.add_argument(
         "--peers", default="redis,nats,rabbitmq", help="comma-separated; an empty list measures Holdfast alone"
@@ -65,14 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     from benchmarks.measure import Settings
     from benchmarks.peers.holdfast import source_digest
     from benchmarks.rounds import run_work
-    from benchmarks.works import ALL
+    from benchmarks.works import ALL, named
 
     if arguments.list:
         for work in ALL:
-            print(f"{work.name:18} {work.title}")
+            print(f"{work.name:22} {work.title}")
         return 0
-    names = arguments.only or [work.name for work in ALL]
-    unknown = sorted(set(names) - {work.name for work in ALL})
+    wanted = arguments.only or [work.name for work in ALL]
+    names = {work.name for name in wanted for work in named(name)}
+    unknown = sorted(name for name in wanted if not named(name))
     peers = _peers()
     chosen = {"holdfast", *filter(None, arguments.peers.split(","))}
     unknown += sorted(chosen - set(peers))

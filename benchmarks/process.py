@@ -17,7 +17,7 @@ HOST = "127.0.0.1"
 
 # Ports that clients are given for outgoing connections start at 32768 on Linux. Below it a port that was
 # free a moment ago is not taken by somebody's client.
-PORT_MIN = 20_000
+PORT_MIN = 22_000
 PORT_MAX = 32_000
 PORT_TRIES_MAX = 200
 
@@ -81,7 +81,7 @@ class Server:
 
     def check(self) -> None:
         if self.process.poll() is not None:
-            raise ServerFailed(f"ended with {self.process.returncode}: {self.log_tail()}")
+            raise ServerFailed(f"{self.log_tail()} (ended with {self.process.returncode})")
 
     def log_tail(self) -> str:
         with suppress(OSError):
@@ -93,7 +93,7 @@ class Server:
         while not ready():
             self.check()
             if time.monotonic() > deadline:
-                raise ServerFailed(f"not ready after {timeout_s:.0f} s: {self.log_tail()}")
+                raise ServerFailed(f"{self.log_tail()} (not ready after {timeout_s:.0f} s)")
             time.sleep(READY_POLL_S)
 
     def stop(self) -> None:
@@ -107,16 +107,15 @@ class Server:
         self.process.wait(STOP_TIMEOUT_S)
 
 
-@contextmanager
-def running(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Run a server in its own session, its output in a log inside `directory`.
+def start(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Server:
+    """Start a server in its own session, its output behind what `server.log` inside `directory` holds already.
 
-    Leaving the context ends it. A suite that is killed cannot leave anything, so where util-linux has
-    `setpriv` the kernel ends the server then.
+    Whoever starts it stops it. A suite that is killed cannot stop anything, so where util-linux has `setpriv`
+    the kernel ends the server then.
     """
     log_path = directory / "server.log"
     leash = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    with log_path.open("wb") as log:
+    with log_path.open("ab") as log:
         process = subprocess.Popen(
             [*leash, *command],
             cwd=directory,
@@ -126,10 +125,25 @@ def running(command: Sequence[str], directory: Path, environment: Mapping[str, s
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    server = Server(process, log_path)
+    return Server(process, log_path)
+
+
+@contextmanager
+def running(command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server for the time of the context, see `start`."""
+    server = start(command, directory, environment)
     try:
         yield server
     finally:
+        server.stop()
+
+
+def stop_all(servers: Sequence[Server]) -> None:
+    """End several at once: nodes of a cluster that end one by one wait for each other."""
+    for server in servers:
+        with suppress(ProcessLookupError):
+            server.process.terminate()
+    for server in servers:
         server.stop()
 
 

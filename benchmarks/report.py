@@ -23,6 +23,9 @@ SHORT = {
     "Redis Streams": "Redis",
     "Redis Streams, two cores": "Redis, two cores",
     "Redis Streams, 10 million messages": "Redis",
+    "NATS JetStream R3": "NATS R3",
+    "Holdfast, to the leader": "the leader",
+    "Holdfast, Python client": "Python client",
 }
 
 HEADINGS = {
@@ -33,6 +36,12 @@ HEADINGS = {
     "p999_us": "p99.9 µs",
     "rss_mb": "resident MB",
     "peak_mb": "peak MB",
+    "mb_per_s": "MB/s",
+    "median_ms": "median ms",
+    "worst_ms": "worst ms",
+    "catch_up_s": "seconds",
+    "kept_pct": "publisher keeps %",
+    "cpu_pct": "CPU % of a core",
 }
 
 
@@ -123,7 +132,7 @@ def write_json(run: Run, path: Path) -> None:
 def print_tables(run: Run, console: Console) -> None:
     console.print(f"\n[bold]{run.machine}[/bold]")
     console.print(
-        f"{MESSAGE_BYTES}-byte messages, {run.settings.seconds:g} s a run, "
+        f"{MESSAGE_BYTES}-byte messages unless a title says otherwise, {run.settings.seconds:g} s a run, "
         f"median of {run.settings.rounds} interleaved round{'s' if run.settings.rounds > 1 else ''}"
     )
     shares = [share for result in run.results for line in result.lines for share in line.foreign_shares]
@@ -143,7 +152,8 @@ def print_tables(run: Run, console: Console) -> None:
 
 def _work_table(result: WorkResult) -> Table:
     figures = list(dict.fromkeys(figure for line in result.lines for figure in line.rounds))
-    table = Table(title=result.work.title, title_justify="left", title_style="bold", caption_justify="left")
+    title = f"{result.work.title} (one run)" if result.work.once else result.work.title
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
     if any(line.weaker for line in result.lines):
         table.caption = WEAKER
     table.add_column("")

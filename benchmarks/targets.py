@@ -1,7 +1,7 @@
 """What Holdfast promises about its speed, and whether a run kept it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks.measure import WorkResult
@@ -18,7 +18,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Ours, or ours divided by theirs, must be at least or at most the limit."""
+    """Ours, or ours divided by theirs, must be at least or at most the limit.
+
+    Where there are two ways to do the work, `or_contender` names the other one, and the better one counts.
+    """
 
     name: str
     text: str
@@ -27,6 +30,7 @@ class Target:
     sense: Literal["at least", "at most"]
     limit: float
     unit: str
+    or_contender: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,107 @@ TARGETS: tuple[Target, ...] = (
         200.0,
         "MB",
     ),
+    Target(
+        "cluster-publish-nats",
+        "three nodes, publish 100-byte messages, against NATS R3",
+        Figure("cluster-publish", "Holdfast text", "msg_per_s"),
+        Figure("cluster-publish", "NATS JetStream R3", "msg_per_s"),
+        "at least",
+        10.0,
+        "× NATS R3",
+        or_contender="Holdfast HTTP batches",
+    ),
+    Target(
+        "cluster-publish-rabbitmq",
+        "three nodes, publish 100-byte messages, against RabbitMQ quorum",
+        Figure("cluster-publish", "Holdfast text", "msg_per_s"),
+        Figure("cluster-publish", "RabbitMQ quorum queue", "msg_per_s"),
+        "at least",
+        30.0,
+        "× RabbitMQ",
+        or_contender="Holdfast HTTP batches",
+    ),
+    Target(
+        "cluster-entries",
+        "three nodes, 1 KiB entries",
+        Figure("cluster-entries", "Holdfast", "msg_per_s"),
+        None,
+        "at least",
+        40_000.0,
+        "/s",
+    ),
+    Target(
+        "cluster-bulk",
+        "three nodes, batches of 64 KiB",
+        Figure("cluster-bulk", "Holdfast", "mb_per_s"),
+        None,
+        "at least",
+        150.0,
+        "MB/s",
+    ),
+    Target(
+        "cluster-latency",
+        "three nodes, one message at a time, p50",
+        Figure("cluster-latency", "Holdfast, to the leader", "p50_us"),
+        None,
+        "at most",
+        2_000.0,
+        "µs",
+    ),
+    Target(
+        "cluster-failover-kill",
+        "leader killed, median until the next acknowledgement",
+        Figure("cluster-failover-kill", "Holdfast, Python client", "median_ms"),
+        None,
+        "at most",
+        1_000.0,
+        "ms",
+    ),
+    Target(
+        "cluster-failover-kill-worst",
+        "leader killed, the worst of all",
+        Figure("cluster-failover-kill", "Holdfast, Python client", "worst_ms"),
+        None,
+        "at most",
+        2_000.0,
+        "ms",
+    ),
+    Target(
+        "cluster-failover-term",
+        "leader stopped, the longest silence of all",
+        Figure("cluster-failover-term", "Holdfast, Python client", "worst_ms"),
+        None,
+        "at most",
+        150.0,
+        "ms",
+    ),
+    Target(
+        "cluster-catch-up",
+        "publisher while a node catches up, of its rate before",
+        Figure("cluster-catch-up", "Holdfast", "kept_pct"),
+        None,
+        "at least",
+        66.7,
+        "%",
+    ),
+    Target(
+        "cluster-idle-cpu",
+        "1,000 idle partitions, processor of a node",
+        Figure("cluster-idle", "Holdfast", "cpu_pct"),
+        None,
+        "at most",
+        10.0,
+        "% of a core",
+    ),
+    Target(
+        "cluster-idle-memory",
+        "1,000 idle partitions, resident memory of a node",
+        Figure("cluster-idle", "Holdfast", "rss_mb"),
+        None,
+        "at most",
+        300.0,
+        "MB",
+    ),
 )
 
 
@@ -162,7 +267,7 @@ def judge(results: Iterable[WorkResult], objection: str = "") -> list[Verdict]:
 
 
 def _judge(target: Target, results: dict[str, WorkResult], objection: str) -> Verdict:
-    ours, ours_best, problem = _look_up(target.ours, results)
+    ours, ours_best, problem = _look_up_better(target, results)
     theirs: float | None = None
     theirs_best: float | None = None
     if target.theirs is not None and not problem:
@@ -183,6 +288,18 @@ def _judge(target: Target, results: dict[str, WorkResult], objection: str) -> Ve
 
 def _keeps(target: Target, measured: float) -> bool:
     return measured >= target.limit if target.sense == "at least" else measured <= target.limit
+
+
+def _look_up_better(target: Target, results: dict[str, WorkResult]) -> tuple[float | None, float | None, str]:
+    """Our figure; of two lines that of the better one, by medians."""
+    found = _look_up(target.ours, results)
+    if not target.or_contender:
+        return found
+    other = _look_up(replace(target.ours, contender=target.or_contender), results)
+    if found[0] is None or other[0] is None:
+        return found if other[0] is None else other
+    prefer = max if target.sense == "at least" else min
+    return prefer(found, other, key=lambda one: one[0] or 0.0)
 
 
 def _look_up(figure: Figure, results: dict[str, WorkResult]) -> tuple[float | None, float | None, str]:

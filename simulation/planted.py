@@ -185,6 +185,12 @@ _REPLICATION = (
             "raft.commit = max(raft.commit, min(append.commit, self._matched))",
             "raft.commit = max(raft.commit, min(append.commit, shape.last_index))",
         ),
+        # Harmless in itself: a leader that goes back further than it must shows entries that were not compared.
+        (
+            LEADING,
+            "min(agreed, reply.hint_index) + 1",
+            "min(agreed, reply.hint_index, self._raft.shape.base_index) + 1",
+        ),
     ),
     _mutant(
         "heartbeat-beyond-the-match",

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.load.wire import LoadFailed, connect, payload
@@ -18,6 +19,25 @@ def publish(topic: str, count: int) -> bytes:
     body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
     head = (
         f"POST /v1/topics/{topic}/messages HTTP/1.1\r\nHost: {HOST}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def publish_batches(topic: str, batches: Sequence[bytes | bytearray], partition: int = 0) -> bytes:
+    """One request with record batches as they are to be stored, one after the other."""
+    body = b"".join(batches)
+    head = (
+        f"POST /v1/topics/{topic}/partitions/{partition}/batches HTTP/1.1\r\nHost: {HOST}\r\n"
+        f"Content-Type: {BATCHES}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def create_topic(topic: str, partitions: int) -> bytes:
+    body = json.dumps({"topic": topic, "partitions": partitions}).encode()
+    head = (
+        f"POST /v1/topics HTTP/1.1\r\nHost: {HOST}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

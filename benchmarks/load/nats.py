@@ -4,7 +4,7 @@ import json
 import socket
 from typing import Any
 
-from benchmarks.load.wire import LoadFailed, connect, payload, read_until
+from benchmarks.load.wire import SOCKET_TIMEOUT_S, LoadFailed, connect, payload, read_until
 
 STREAM = "BENCH"
 SUBJECT = "bench"
@@ -31,10 +31,11 @@ def dial(port: int, inbox: str = INBOX) -> socket.socket:
     return connection
 
 
-def ask(port: int, subject: str, request: dict[str, Any]) -> dict[str, Any]:
-    """One JetStream API call."""
+def ask(port: int, subject: str, request: dict[str, Any], timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
+    """One JetStream API call; a cluster without a leader does not answer at all."""
     body = json.dumps(request).encode()
     with dial(port) as connection:
+        connection.settimeout(timeout_s)
         connection.sendall(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), INBOX.encode(), len(body), body))
         answer = read_until(connection, b"}\r\n")
     decoded: dict[str, Any] = json.loads(answer.partition(b"\r\n")[2])
@@ -43,10 +44,15 @@ def ask(port: int, subject: str, request: dict[str, Any]) -> dict[str, Any]:
     return decoded
 
 
-def create_stream(port: int) -> None:
-    config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "num_replicas": 1}
-    ask(port, f"$JS.API.STREAM.CREATE.{STREAM}", config)
+def create_stream(port: int, replicas: int = 1, timeout_s: float = SOCKET_TIMEOUT_S) -> None:
+    config = {"name": STREAM, "subjects": [SUBJECT], "storage": "file", "num_replicas": replicas}
+    ask(port, f"$JS.API.STREAM.CREATE.{STREAM}", config, timeout_s)
+
+
+def stream(port: int) -> dict[str, Any]:
+    """Configuration, state and, in a cluster, who leads and who follows."""
+    return ask(port, f"$JS.API.STREAM.INFO.{STREAM}", {})
 
 
 def stored(port: int) -> int:
-    return int(ask(port, f"$JS.API.STREAM.INFO.{STREAM}", {})["state"]["messages"])
+    return int(stream(port)["state"]["messages"])

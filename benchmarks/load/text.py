@@ -24,6 +24,10 @@ def publish(topic: str, number: int = 0) -> bytes:
     return b"PUBLISH|%s|%s\n" % (topic.encode(), payload(number))
 
 
+def publish_id(topic: str, message_id: str, value: bytes) -> bytes:
+    return b"PUBLISH_ID|%s|%s|%s\n" % (message_id.encode(), topic.encode(), value)
+
+
 def publishes(topic: str, count: int) -> bytes:
     return b"".join(publish(topic, number) for number in range(count))
 

@@ -56,9 +56,10 @@ class FixedLength:
         return self._seen_bytes // length - before
 
 
-def payload(number: int) -> bytes:
-    """One message of exactly `MESSAGE_BYTES`, different for each number."""
-    return (b"%08d" % number + _FILLER)[:MESSAGE_BYTES]
+def payload(number: int, size_bytes: int = MESSAGE_BYTES) -> bytes:
+    """One message of exactly that size, different for each number."""
+    filler = _FILLER * (size_bytes // len(_FILLER) + 1)
+    return (b"%08d" % number + filler)[:size_bytes]
 
 
 def connect(port: int) -> socket.socket:

@@ -24,13 +24,13 @@ HINT = "pip install -e ."
 REQUEST_LINES = 1_000
 
 
-def _binary() -> str | None:
+def binary() -> str | None:
     beside = Path(sys.executable).parent / "holdfast"
     return str(beside) if beside.exists() else shutil.which("holdfast")
 
 
 def missing() -> str | None:
-    return None if _binary() else HINT
+    return None if binary() else HINT
 
 
 def version() -> str:
@@ -98,7 +98,7 @@ def serve(parent: Path | None, sync: str) -> Iterator[Holdfast]:
     with scratch(parent) as directory:
         ready_path = directory / "ready.json"
         command = [
-            _binary() or "holdfast",
+            binary() or "holdfast",
             "serve",
             *("--data", str(directory / "data")),
             *("--text", f"{HOST}:{free_port()}"),

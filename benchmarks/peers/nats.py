@@ -60,14 +60,15 @@ class Nats:
         )
 
 
-def _configuration(port: int, store: Path, always: bool) -> str:
+def configuration(port: int, store: Path, always: bool) -> str:
     sync = ", sync_interval: always" if always else ""
     # Pings are for finding dead clients; ours do not answer them.
     return f'listen: "{HOST}:{port}"\nping_interval: "1h"\njetstream {{ store_dir: "{store}"{sync} }}\n'
 
 
-def _accepts(configuration: Path) -> bool:
-    check = subprocess.run([BINARY, "-t", "-c", str(configuration)], capture_output=True, check=False)
+def accepts(path: Path) -> bool:
+    """Whether this version understands the configuration."""
+    check = subprocess.run([BINARY, "-t", "-c", str(path)], capture_output=True, check=False)
     return check.returncode == 0
 
 
@@ -76,15 +77,15 @@ def serve(parent: Path | None, durable: bool = True) -> Iterator[Nats]:
     """Starts with an fsync before every acknowledgement if asked to and if this version can."""
     with scratch(parent) as directory:
         port = free_port()
-        configuration = directory / "nats.conf"
+        path = directory / "nats.conf"
         always = durable
-        configuration.write_text(_configuration(port, directory / "store", always))
-        if not _accepts(configuration):
+        path.write_text(configuration(port, directory / "store", always))
+        if not accepts(path):
             always = False
-            configuration.write_text(_configuration(port, directory / "store", always))
-            if not _accepts(configuration):
+            path.write_text(configuration(port, directory / "store", always))
+            if not accepts(path):
                 raise ServerFailed(f"{BINARY} refuses its configuration")
-        with running([BINARY, "-c", str(configuration)], directory) as server:
+        with running([BINARY, "-c", str(path)], directory) as server:
             server.wait_until(lambda: listening(port))
             wire.create_stream(port)
             yield Nats(server, port, SYNC_ALWAYS if always else SYNC_DEFAULT)

@@ -23,19 +23,20 @@ _SCRIPTS = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"),)
 STARTUP_TIMEOUT_S = 90.0
 
 
-def _script() -> Path | None:
-    return next((path for path in _SCRIPTS if path.exists()), None)
+def script() -> Path:
+    """What starts a node."""
+    found = next((path for path in _SCRIPTS if path.exists()), None)
+    if found is None:
+        raise ServerFailed(HINT)
+    return found
 
 
 def missing() -> str | None:
-    return None if _script() and shutil.which(EPMD) else HINT
+    return None if any(path.exists() for path in _SCRIPTS) and shutil.which(EPMD) else HINT
 
 
 def version() -> str:
-    script = _script()
-    if script is None:
-        return "unknown"
-    for name in sorted(script.parent.parent.glob("lib/rabbitmq_server-*")):
+    for name in sorted(script().parent.parent.glob("lib/rabbitmq_server-*")):
         return name.name.removeprefix("rabbitmq_server-")
     return "unknown"
 
@@ -59,27 +60,32 @@ class RabbitMq:
         )
 
     def quorum_pipeline(self, window: int, seconds: float, connections: int = 1) -> Pipeline:
-        messages_per_request = min(100, window)
-        return Pipeline(
-            port=self.amqp_port,
-            dial=amqp.dial,
-            replies=amqp.Acks,
-            request=b"".join(amqp.publish(number) for number in range(messages_per_request)),
-            messages_per_request=messages_per_request,
-            window=window,
-            connections=connections,
-            seconds=seconds,
-        )
+        return quorum_pipeline(self.amqp_port, window, seconds, connections)
 
 
-def _environment(directory: Path, epmd_port: int) -> dict[str, str]:
+def quorum_pipeline(port: int, window: int, seconds: float, connections: int) -> Pipeline:
+    messages_per_request = min(100, window)
+    return Pipeline(
+        port=port,
+        dial=amqp.dial,
+        replies=amqp.Acks,
+        request=b"".join(amqp.publish(number) for number in range(messages_per_request)),
+        messages_per_request=messages_per_request,
+        window=window,
+        connections=connections,
+        seconds=seconds,
+    )
+
+
+def environment(directory: Path, epmd_port: int, node: str = "holdfast-bench") -> dict[str, str]:
+    """Everything a node would otherwise take from the system; `directory` is the node's own."""
     return {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "LANG": "C.UTF-8",
         "HOME": str(directory),
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": HOST,
-        "RABBITMQ_NODENAME": "holdfast-bench@localhost",
+        "RABBITMQ_NODENAME": f"{node}@localhost",
         "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
         "RABBITMQ_LOG_BASE": str(directory / "log"),
         "RABBITMQ_PID_FILE": str(directory / "pid"),
@@ -93,23 +99,26 @@ def _environment(directory: Path, epmd_port: int) -> dict[str, str]:
 
 
 @contextmanager
+def port_mapper(directory: Path) -> Iterator[int]:
+    """An epmd of our own; its port."""
+    port = free_port()
+    epmd_directory = directory / "epmd"
+    epmd_directory.mkdir()
+    command = [EPMD, "-port", str(port), "-address", HOST]
+    with running(command, epmd_directory, environment(epmd_directory, port)) as epmd:
+        epmd.wait_until(lambda: listening(port))
+        yield port
+
+
+@contextmanager
 def serve(parent: Path | None) -> Iterator[RabbitMq]:
-    script = _script()
-    if script is None:
-        raise ServerFailed(HINT)
-    with scratch(parent) as directory:
-        amqp_port, stream_port, epmd_port = free_port(), free_port(), free_port()
+    with scratch(parent) as directory, port_mapper(directory) as epmd_port:
+        amqp_port, stream_port = free_port(), free_port()
         (directory / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = {HOST}:{amqp_port}\nstream.listeners.tcp.1 = {HOST}:{stream_port}\n"
         )
         (directory / "enabled_plugins").write_text("[rabbitmq_stream].\n")
-        epmd_directory = directory / "epmd"
-        epmd_directory.mkdir()
-        environment = _environment(directory, epmd_port)
-        epmd_command = [EPMD, "-port", str(epmd_port), "-address", HOST]
-        with running(epmd_command, epmd_directory, environment) as epmd:
-            epmd.wait_until(lambda: listening(epmd_port))
-            with running([str(script)], directory, environment) as server:
-                for port in (amqp_port, stream_port):
-                    server.wait_until(partial(listening, port), STARTUP_TIMEOUT_S)
-                yield RabbitMq(server, amqp_port, stream_port)
+        with running([str(script())], directory, environment(directory, epmd_port)) as server:
+            for port in (amqp_port, stream_port):
+                server.wait_until(partial(listening, port), STARTUP_TIMEOUT_S)
+            yield RabbitMq(server, amqp_port, stream_port)

@@ -1,7 +1,19 @@
 """Everything that is measured, in the order in which it is run and shown."""
 
 from benchmarks.measure import Work
-from benchmarks.works import latency, memory, publish, read, topics
+from benchmarks.works import (
+    cluster_catch_up,
+    cluster_entries,
+    cluster_failover,
+    cluster_idle,
+    cluster_latency,
+    cluster_publish,
+    latency,
+    memory,
+    publish,
+    read,
+    topics,
+)
 
 ALL: tuple[Work, ...] = (
     publish.DURABLE,
@@ -12,4 +24,17 @@ ALL: tuple[Work, ...] = (
     latency.DURABLE,
     topics.TOPICS,
     memory.MEMORY,
+    cluster_publish.PUBLISH,
+    cluster_entries.ENTRIES,
+    cluster_entries.BULK,
+    cluster_latency.LATENCY,
+    cluster_failover.KILL,
+    cluster_failover.TERM,
+    cluster_catch_up.CATCH_UP,
+    cluster_idle.IDLE,
 )
+
+
+def named(name: str) -> list[Work]:
+    """The work of that name, or all whose names begin with it: `cluster` is every `cluster-…`."""
+    return [work for work in ALL if work.name == name] or [work for work in ALL if work.name.startswith(f"{name}-")]

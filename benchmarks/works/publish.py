@@ -54,7 +54,7 @@ class _Cpu:
         return {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6}
 
 
-def _verify(stored: int, acknowledged: int) -> None:
+def verify(stored: int, acknowledged: int) -> None:
     if stored != acknowledged:
         raise LoadFailed(f"{acknowledged} messages were acknowledged, {stored} are stored")
 
@@ -71,7 +71,7 @@ def _text(sync: str, shapes: tuple[Placed, ...], settings: Settings) -> Measured
         cpu = _Cpu(broker.server)
         flow = put_on(shape, settings.seconds, "bench")
         figures = cpu.figures(flow)
-        _verify(broker.stored("bench"), flow.messages)
+        verify(broker.stored("bench"), flow.messages)
         return Measured(figures, f"{shape[0]} × {shape[1]:,} deep, {shape[2]}")
 
 
@@ -87,7 +87,7 @@ def _http(sync: str, settings: Settings) -> Measured:
         cpu = _Cpu(broker.server)
         flow = put_on(shape, settings.seconds, "bench")
         figures = cpu.figures(flow)
-        _verify(broker.stored("bench"), flow.messages)
+        verify(broker.stored("bench"), flow.messages)
         note = f"{shape[0]} × {shape[1]} requests of {HTTP_MESSAGES_PER_REQUEST:,}, {shape[2]}"
         return Measured(figures, note)
 
@@ -104,7 +104,7 @@ def _redis(fsync: str, settings: Settings) -> Measured:
             else:
                 put(server.server, "any core")
                 flow = Flow(messages, messages / server.benchmark(connections, messages))
-            _verify(server.stored(), flow.messages)
+            verify(server.stored(), flow.messages)
             return flow
 
         shape = best_shape(settings, REDIS_SHAPES, put_on)
@@ -125,7 +125,7 @@ def _nats(settings: Settings) -> Measured:
             before = server.stored()
             load = server.pipeline(window, seconds, messages_per_write)
             flow = generate(settings, pipeline.run, load, put(server.server, place))
-            _verify(server.stored() - before, flow.messages)
+            verify(server.stored() - before, flow.messages)
             return flow
 
         shape = best_shape(settings, NATS_SHAPES, put_on)

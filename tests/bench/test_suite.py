@@ -1,4 +1,4 @@
-"""The suite itself, once, quickly and without peers: that it runs, ends and writes what it promises."""
+"""The suite itself, quickly and without peers: that it runs, ends and writes what it promises."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.works import ALL
+from benchmarks.works import ALL, named
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,16 +21,24 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.timeout(180)
-def test_a_quick_run_measures_every_work_and_keeps_the_result(tmp_path: Path) -> None:
+CLUSTER = [work.name for work in named("cluster")]
+ALONE = [work.name for work in ALL if work.name not in CLUSTER]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("names", "only"), [(ALONE, ALONE), (CLUSTER, ["cluster"])], ids=["one broker", "three nodes"])
+def test_a_quick_run_measures_every_work_and_keeps_the_result(
+    tmp_path: Path, names: list[str], only: list[str]
+) -> None:
     result_path = tmp_path / "run.json"
-    command = _suite("--quick", "--peers", "", "--json", str(result_path), "--dir", str(tmp_path))
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    chosen = [argument for name in only for argument in ("--only", name)]
+    command = _suite("--quick", "--peers", "", *chosen, "--json", str(result_path), "--dir", str(tmp_path))
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=390, check=False)
     assert done.returncode == 0, done.stderr
     run = json.loads(result_path.read_text())
     assert run["settings"]["quick"] is True
     assert len(run["peers"]["holdfast"]["source"]) == 12
-    assert [work["name"] for work in run["works"]] == [work.name for work in ALL]
+    assert [work["name"] for work in run["works"]] == names
     ours = [line for work in run["works"] for line in work["lines"] if line["peer"] == "holdfast"]
     assert [(line["contender"], line["problem"]) for line in ours if line["problem"]] == []
     assert all(value > 0 for line in ours for value in line["median"].values())
@@ -43,14 +51,17 @@ def test_a_quick_run_measures_every_work_and_keeps_the_result(tmp_path: Path) ->
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize(("work", "servers_min"), [("latency-nosync", 1), ("cluster-latency", 3)])
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
-def test_an_interrupted_run_leaves_no_server_behind(tmp_path: Path, ending: signal.Signals) -> None:
-    command = _suite("--quick", "--peers", "", "--only", "latency-nosync", "--seconds", "30", "--dir", str(tmp_path))
+def test_an_interrupted_run_leaves_no_server_behind(
+    tmp_path: Path, ending: signal.Signals, work: str, servers_min: int
+) -> None:
+    command = _suite("--quick", "--peers", "", "--only", work, "--seconds", "30", "--dir", str(tmp_path))
     suite = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        servers = _wait_for_children(suite)
+        servers = _wait_for_children(suite, servers_min + 1)
         suite.send_signal(ending)
         assert suite.wait(30) == (-ending if ending == signal.SIGKILL else 128 + ending)
         assert _still_alive_after(servers, patience_s=5) == []
@@ -62,12 +73,12 @@ def test_an_interrupted_run_leaves_no_server_behind(tmp_path: Path, ending: sign
             suite.wait(30)
 
 
-def _wait_for_children(suite: subprocess.Popen[bytes]) -> list[int]:
+def _wait_for_children(suite: subprocess.Popen[bytes], count_min: int) -> list[int]:
     deadline = time.monotonic() + 25
     while time.monotonic() < deadline:
         children = _children(suite.pid)
-        # The broker and the generator.
-        if len(children) >= 2:
+        # The brokers and the generator.
+        if len(children) >= count_min:
             time.sleep(0.5)
             return _children(suite.pid)
         time.sleep(0.05)

@@ -34,6 +34,7 @@ def test_every_target_names_lines_that_the_suite_really_runs(target: Target) -> 
     contenders = {work.name: {contender.name for contender in work.contenders} for work in ALL}
     for figure in filter(None, (target.ours, target.theirs)):
         assert figure.contender in contenders[figure.work]
+    assert not target.or_contender or target.or_contender in contenders[target.ours.work]
 
 
 @pytest.mark.parametrize("work", ALL, ids=lambda work: work.name)
@@ -78,6 +79,13 @@ def test_a_run_with_an_objection_has_figures_but_no_verdict() -> None:
     lines = {"Holdfast text": [5.0], "Redis Streams": [1.0]}
     verdict = _verdict("text-durable", _result("publish-durable", lines), objection="the code changed")
     assert (verdict.passed, verdict.measured, verdict.reason) == (None, 5.0, "the code changed")
+
+
+@pytest.mark.parametrize(("text", "http"), [([12.0], [3.0]), ([3.0], [12.0]), ([], [12.0])])
+def test_the_better_of_two_ways_counts(text: list[float], http: list[float]) -> None:
+    lines = {"Holdfast text": text, "Holdfast HTTP batches": http, "NATS JetStream R3": [1.0]}
+    verdict = _verdict("cluster-publish-nats", _result("cluster-publish", lines))
+    assert (verdict.ours, verdict.measured, verdict.passed) == (12.0, 12.0, True)
 
 
 def test_works_that_were_not_run_have_no_verdict() -> None:

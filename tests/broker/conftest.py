@@ -60,7 +60,7 @@ class Desk:
 
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    made = Desk(Store(BACKENDS["embedded-group"], tmp_path / "data"))
+    made = Desk(Store(BACKENDS["alone-group"], tmp_path / "data"))
     await made.open()
     yield made
     await made.store.stop()

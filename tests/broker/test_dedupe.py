@@ -59,7 +59,9 @@ async def test_messages_without_ids_are_never_taken_for_one_another(desk: Desk) 
 
 async def test_resend_while_the_first_is_being_stored_waits_for_it(desk: Desk, slow_disk: threading.Event) -> None:
     """Else it would be acknowledged for a message that may never reach the disk."""
+    slow_disk.set()
     await desk.broker.create_topic("t", TopicConfig())
+    slow_disk.clear()
     first = desk.send(("a", b"one"), ("b", b"two"))
     again = desk.send(("b", b"two"), ("c", b"three"))
     await asyncio.sleep(0.05)

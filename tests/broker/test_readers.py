@@ -320,7 +320,7 @@ async def test_waiting_for_a_message_ends_with_it_or_with_the_time(desk: Desk) -
 
 async def test_closed_followers_leave_nothing_behind(desk: Desk) -> None:
     await publish(desk, 1)
-    partition = desk.store.running._partitions[next(iter(desk.store.running._partitions))]
+    (partition,) = desk.store.running.topics_here.replicas.values()
     for _ in range(50):
         desk.broker.follow("t", {0: Offset(0)}).close()
         await desk.broker.wait_for("t", {0: Offset(1)}, 0)

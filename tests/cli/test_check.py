@@ -48,6 +48,7 @@ class _FullDisk(BaseHTTPRequestHandler):
         "/v1/info": (200, {"version": "1", "node": "n1", "addresses": {}, "started_ms": 0, "uptime_ms": 90_000}),
         "/metrics": (200, {"metrics": []}),
         "/v1/topics": (200, {"topics": []}),
+        "/v1/cluster": (200, {"leader": "n1", "term": 1, "has_quorum": True, "missing": [], "nodes": [{"node": "n1"}]}),
     }
 
     def do_GET(self) -> None:

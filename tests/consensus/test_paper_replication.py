@@ -253,7 +253,8 @@ def test_what_is_lost_is_sent_again_3_5() -> None:
     leading.lost_link(N2)
     assert N2 in raft.ready().replicate
     message = leading.append_message(N2, entries_of(1))
-    assert (message.previous_index, leading.progress[N2].match) == (1, 1)
+    assert message.previous_index == 1
+    assert leading.progress[N2].match < 0, "who comes back may have lost what it had"
 
 
 def test_old_refusals_move_nothing_3_5() -> None:

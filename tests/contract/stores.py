@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.backends.embedded.backend import EmbeddedBackend
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.backend import Backend
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -28,9 +28,9 @@ class Clock:
         return TimestampMs(self.now)
 
 
-async def open_embedded(path: Path, clock: Clock, *, sync: str) -> EmbeddedBackend:
+async def open_alone(path: Path, clock: Clock, *, sync: str) -> ClusterBackend:
     directory = DataDirectory.open(path, node="n1", now_ms=clock())
-    backend = EmbeddedBackend(directory, sync=parse_sync_policy(sync), now_ms=clock, segment_bytes=4096)
+    backend = ClusterBackend(directory, sync=parse_sync_policy(sync), now_ms=clock, segment_bytes=4096)
     try:
         await backend.start()
     except BaseException:
@@ -42,9 +42,9 @@ async def open_embedded(path: Path, clock: Clock, *, sync: str) -> EmbeddedBacke
 Open = Callable[[Path, Clock], Awaitable[Any]]
 
 BACKENDS: dict[str, Open] = {
-    "embedded-group": partial(open_embedded, sync="group"),
-    "embedded-interval": partial(open_embedded, sync="interval:20"),
-    "embedded-none": partial(open_embedded, sync="none"),
+    "alone-group": partial(open_alone, sync="group"),
+    "alone-interval": partial(open_alone, sync="interval:20"),
+    "alone-none": partial(open_alone, sync="none"),
 }
 
 

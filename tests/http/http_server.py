@@ -1,6 +1,6 @@
 """A whole broker behind its HTTP front end, in a thread of its own, and a plain client for it.
 
-Nothing is faked: the embedded backend on a real directory, real sockets, and the standard library's
+Nothing is faked: the backend on a real directory, a cluster of one, real sockets, and the standard library's
 HTTP client, which shares no code with the server.
 """
 
@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from holdfast.backends.embedded.backend import EmbeddedBackend
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.frontends.http import HttpFrontend, Info
 from holdfast.model.ids import TimestampMs
@@ -56,22 +56,15 @@ class Answer:
         return self.json["error"]["message"]
 
 
-class Server:
-    """A running broker; what it does inside happens on its own loop, reached through `run`."""
+class Client:
+    """Talks HTTP to a broker on this machine, with the standard library's client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, frontend: HttpFrontend, broker: Broker, port: int) -> None:
-        self.loop = loop
-        self.frontend = frontend
-        self.broker = broker
+    def __init__(self, port: int) -> None:
         self.port = port
-        self.logged: list[tuple[str, dict[str, object]]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def connect(self, timeout_s: float = 30) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
@@ -103,6 +96,20 @@ class Server:
         assert answer.status == 201, answer
 
 
+class Server(Client):
+    """A running broker; what it does inside happens on its own loop, reached through `run`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, frontend: HttpFrontend, broker: Broker, port: int) -> None:
+        super().__init__(port)
+        self.loop = loop
+        self.frontend = frontend
+        self.broker = broker
+        self.logged: list[tuple[str, dict[str, object]]] = []
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+
 def answer_of(response: http.client.HTTPResponse) -> Answer:
     headers = {name.lower(): value for name, value in response.getheaders()}
     assert headers["x-content-type-options"] == "nosniff", "a browser may guess what this is"
@@ -122,14 +129,20 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
 
     async def life() -> None:
         directory = DataDirectory.open(path, node="n1", now_ms=now_ms())
-        backend = EmbeddedBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
+        backend = ClusterBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
         await backend.start()
         running = Broker(backend, now_ms=now_ms, **(broker or {}))
         logged: list[tuple[str, dict[str, object]]] = []
         frontend = HttpFrontend(
             running,
             info=lambda: Info(
-                version="1.2.3", node="n1", addresses={"http": "127.0.0.1"}, started_ms=1, uptime_ms=2, auto_create=True
+                version="1.2.3",
+                node="n1",
+                cluster="c",
+                addresses={"http": "127.0.0.1"},
+                started_ms=1,
+                uptime_ms=2,
+                auto_create=True,
             ),
             log=lambda event, **fields: logged.append((event, fields)),
             **options,

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
+from tests.support.broker_process import free_port, wait_until
 
 import holdfast.client
 import holdfast.frontends.http  # noqa: F401 - so that every error class there is has been defined
@@ -64,9 +72,26 @@ def test_every_metric_is_explained(tmp_path: Path) -> None:
 
 
 async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
-    """Everything a whole broker measures, with a processor, a topic, a cursor and an error."""
-    node = Node(Config(data=str(path), text="127.0.0.1:0", http="127.0.0.1:0", compute_ms="0:0", processor_workers=1))
-    await node.start()
+    """Everything a node of a cluster measures, with a processor, a topic, a cursor and an error."""
+    ports = {name: free_port() for name in ("n1", "n2")}
+    peers = [f"{name}=127.0.0.1:{port}" for name, port in ports.items()]
+    nodes = [
+        Node(
+            Config(
+                data=str(path / name),
+                node=name,
+                peer=f"127.0.0.1:{port}",
+                peers=peers,
+                text="127.0.0.1:0",
+                http="127.0.0.1:0",
+                compute_ms="0:0",
+                processor_workers=1,
+            )
+        )
+        for name, port in ports.items()
+    ]
+    await asyncio.gather(*(node.start() for node in nodes))
+    node = nodes[0]
     try:
         await node.broker.publish("orders", [NewMessage(value=b"a")])
         while node.broker.backend.topic(TopicName("orders.processed")) is None:
@@ -75,7 +100,7 @@ async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
         await asyncio.to_thread(fetched, node.addresses["http"], "/nothing")
         return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
     finally:
-        await node.stop()
+        await asyncio.gather(*(node.stop() for node in nodes))
 
 
 def fetched(address: str, path: str) -> bytes:
@@ -101,3 +126,54 @@ def test_links_of_the_reference_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / name).read_text()):
             if target in {"http.md", "errors.md", "metrics.md"}:
                 assert (DOCS / target).exists(), (name, target)
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of the section on clusters."""
+    section = (DOCS / "http.md").read_text().split("## In a cluster", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the reference talks to the broker with curl")
+def test_commands_of_the_cluster_section_run_and_print_what_it_shows(tmp_path: Path) -> None:
+    ports: dict[str, int] = {}
+
+    def moved(text: str) -> str:
+        """The same on ports that are free here."""
+        return re.sub(r"(127\.0\.0\.1|localhost):(\d{4})\b", lambda m: f"{m[1]}:{port_of(m[2])}", text)
+
+    def port_of(shown: str) -> int:
+        return ports.setdefault(shown, free_port())
+
+    [start] = blocks("sh")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    running = subprocess.Popen(
+        ["bash", "-c", moved(start) + "\nwait"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        for shown in ("8091", "8092", "8093"):
+            wait_until(lambda shown=shown: is_ready(f"127.0.0.1:{port_of(shown)}"), "all nodes are ready", 60)
+        for block in blocks("console"):
+            for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+                ran = subprocess.run(
+                    ["bash", "-c", moved(command)], env=environment, capture_output=True, text=True, timeout=60
+                )
+                assert ran.returncode == 0, f"{command}: {ran.stderr}"
+                assert "error" not in ran.stdout, f"{command}: {ran.stdout}"
+                if shown:
+                    assert ran.stdout.splitlines() == shown.splitlines(), command
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait(30)
+
+
+def is_ready(address: str) -> bool:
+    try:
+        return json.loads(fetched(address, "/ready"))["ready"]
+    except OSError:
+        return False

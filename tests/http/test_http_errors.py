@@ -245,6 +245,7 @@ def test_info_says_who_answers(server: Server) -> None:
     assert info == {
         "version": "1.2.3",
         "node": "n1",
+        "cluster": "c",
         "addresses": {"http": "127.0.0.1"},
         "started_ms": 1,
         "uptime_ms": 2,

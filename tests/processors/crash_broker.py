@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.backends.embedded.backend import EmbeddedBackend
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.model.ids import TimestampMs, TopicName
@@ -31,7 +31,7 @@ def now_ms() -> TimestampMs:
 
 async def main(data: Path, first: str) -> None:
     directory = DataDirectory.open(data, node="n1", now_ms=now_ms())
-    backend = EmbeddedBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
+    backend = ClusterBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
     await backend.start()
     broker = Broker(backend, now_ms=now_ms)
     pool = WorkerPool(

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.backends.embedded.backend import EmbeddedBackend
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import PROCESSOR_CURSOR, is_derived, processed_topic
 from holdfast.model.ids import Offset, TimestampMs, TopicName
@@ -51,7 +51,7 @@ class Clock:
 @asynccontextmanager
 async def broker_on(path: Path, clock: Clock, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> AsyncIterator[Broker]:
     directory = DataDirectory.open(path, node="n1", now_ms=clock())
-    backend = EmbeddedBackend(directory, sync=parse_sync_policy("group"), now_ms=clock, segment_bytes=segment_bytes)
+    backend = ClusterBackend(directory, sync=parse_sync_policy("group"), now_ms=clock, segment_bytes=segment_bytes)
     await backend.start()
     try:
         yield Broker(

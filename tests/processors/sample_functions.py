@@ -82,3 +82,20 @@ def two_arguments(message: ProcessorMessage, more: int) -> bytes:
 
 async def asynchronous(message: ProcessorMessage) -> bytes:
     return message.value
+
+
+def counted(message: ProcessorMessage) -> bytes:
+    """Writes down each call, in one write, where all workers of all nodes do; takes the milliseconds of its key.
+
+    A value that begins with `raise` is written down and fails.
+    """
+    line = f"{message.partition} {message.offset} {os.getpid()}\n"
+    calls = os.open(os.environ["CALLS_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(calls, line.encode())
+    finally:
+        os.close(calls)
+    time.sleep(int(message.key or b"0") / 1000)
+    if message.value.startswith(b"raise"):
+        raise ValueError("as it was told")
+    return message.value.upper()

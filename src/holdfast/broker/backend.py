@@ -11,7 +11,9 @@ from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 
 Unwatch = Callable[[], None]
@@ -31,14 +33,60 @@ class Backend(Protocol):
 
     # --- messages ---------------------------------------------------------------------------------
 
+    def leads(self, partition: PartitionId) -> bool:
+        """Whether `append` would be taken here now; where another node leads, it is for `forward`."""
+        ...
+
+    def has_waiting(self, partition: PartitionId) -> bool:
+        """Whether something is being forwarded from here that a new publish must not overtake."""
+        ...
+
+    def reign(self, partition: PartitionId) -> int | None:
+        """A number that changes with every change of leader, while this node leads and shows all that was before.
+
+        What is remembered of a partition's messages, such as their ids, holds within one reign only.
+        """
+        ...
+
+    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
+        """Call `on_change` from now on whenever `reign` of a partition may have begun, changed or ended."""
+        ...
+
     def append(self, partition: PartitionId, batch: bytearray) -> Future[Offset]:
         """Store one valid record batch; the future gives the base offset once it is durable.
 
         The backend writes the base offset and the leader epoch into `batch` and owns it from then on.
         Offsets are given in the order of the calls, and futures of a partition finish in that order.
         Where the store is as durable as promised at once, the future is already done on return.
-        Raises, or fails the future with, `Unavailable`: nothing was promised.
+        Raises, or fails the future with, `Unavailable`: nothing was promised; or `LeaderChanged`: nobody knows.
         """
+        ...
+
+    def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> Future[BatchPublished]:
+        """Have the node that leads the partition publish a batch, with all that belongs to it, dedupe included.
+
+        In the order of the calls as far as no leader is lost; waits a while for a leader. With ids it is sent
+        again where its fate is unknown. Raises like `append`.
+        """
+        ...
+
+    def publish_with(self, publish_here: Callable[[PartitionId, bytearray], Future[BatchPublished]]) -> None:
+        """What is forwarded to this node is published with this."""
+        ...
+
+    async def catch_up(self, partition: PartitionId) -> None:
+        """Wait until everything that was acknowledged anywhere before this call is visible here.
+
+        Raises `NoQuorum` where nobody can tell.
+        """
+        ...
+
+    def staleness_ms(self, partition: PartitionId) -> int:
+        """How long ago this node last knew that it shows everything, or nearly; 0 while it leads."""
+        ...
+
+    def is_current(self, partition: PartitionId) -> bool:
+        """Whether the end that is known here was the real one at least once since the start."""
         ...
 
     async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
@@ -87,6 +135,10 @@ class Backend(Protocol):
         """Call `on_topic` for each topic there is, and from now on for each that is created."""
         ...
 
+    def watch_deletions(self, on_deleted: Callable[[TopicName], None]) -> None:
+        """Call `on_deleted` for each topic that is deleted, through whichever node: what is known of it is void."""
+        ...
+
     def describe_partition(self, partition: PartitionId) -> PartitionDescription: ...
 
     # --- cursors ----------------------------------------------------------------------------------
@@ -97,13 +149,33 @@ class Backend(Protocol):
 
     def cursors(self) -> Sequence[tuple[TopicName, CursorName]]: ...
 
-    def set_cursor(self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset]) -> Future[None]:
-        """Move some or all positions, in either direction; done once that is durable.
+    async def catch_up_cursors(self) -> None:
+        """Wait until every topic and cursor position that was stored anywhere before this call is known here."""
+        ...
+
+    def set_cursor(
+        self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
+    ) -> Future[None]:
+        """Move some or all positions, in either direction unless `only_forward`; done once that is durable.
 
         Reads see the new position at once, and the old one again if it could not be stored. With no
-        positions it waits for what is being stored of this cursor. The rule that a reader's own progress never goes
-        backwards is the broker's; a seek may go anywhere.
+        positions it waits for what is being stored of this cursor. A reader's own progress never goes backwards,
+        whichever node it reaches; a seek may go anywhere.
         """
         ...
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None: ...
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        """The nodes and what they do; a node without peers is a cluster of one."""
+        ...
+
+    def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
+        """The groups of a topic's partitions, or all there are, as this node sees them."""
+        ...
+
+    async def transfer(self, partition: PartitionId | None, node: str) -> None:
+        """Have another node lead a partition, or the control group. Raises `BadValue`."""
+        ...

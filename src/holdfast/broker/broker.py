@@ -18,12 +18,14 @@ from holdfast.broker.places import parse_place
 from holdfast.broker.publishing import Publisher, Publishing, Settings
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
-from holdfast.model.errors import TooManyTopics, TopicExists, TopicNotFound
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.errors import BadValue, TooManyTopics, TopicExists, TopicNotFound
+from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import (
     DEDUPE_AGE_MS_MAX,
     DEDUPE_IDS_MAX,
     MESSAGE_BYTES_MAX,
+    STALE_AFTER_MS,
     TOPICS_MAX,
 )
 from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
@@ -59,6 +61,8 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+        backend.publish_with(self._publish_forwarded)
+        backend.watch_deletions(self._publisher.forget_topic)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -90,11 +94,7 @@ class Broker:
         delivered = self._delivers_from(topic.name)
         for each in (topic.name, delivered) if delivered != topic.name else (topic.name,):
             if self.backend.topic(each) is not None:
-                try:
-                    await self.backend.delete_topic(each)
-                finally:
-                    # Also where it failed half way: ids that are remembered must belong to what is stored.
-                    self._publisher.forget_topic(each)
+                await self.backend.delete_topic(each)
 
     def topics(self) -> list[TopicDescription]:
         return [self._described(topic) for topic in sorted(self.backend.topics(), key=lambda topic: topic.name)]
@@ -131,18 +131,38 @@ class Broker:
         """Record batches that a client built; all are checked before the first is stored."""
         return self._publisher.publish_batches(topic, partition, batches)
 
+    def _publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        return self._publisher.publish_batches(partition.topic, partition.number, [batch], is_due=True)[0]
+
     # --- reading ----------------------------------------------------------------------------------
 
-    async def read_batches(self, topic: str, partition: int, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
-        """Stored batches as they are, the first one holding `offset`."""
-        return await self.backend.read(self._partition(topic, partition), offset, bytes_max)
+    async def read_batches(
+        self, topic: str, partition: int, offset: Offset, bytes_max: int, *, stale: bool = False
+    ) -> Sequence[memoryview]:
+        """Stored batches as they are, the first one holding `offset`.
+
+        What is stored never changes, so only an answer that ends with "no more" can be out of date: that is made
+        sure of first. `stale` takes what is known here, also where nobody can tell what is missing.
+        """
+        checked = self._partition(topic, partition)
+        if not stale:
+            is_cut_off = self.backend.staleness_ms(checked) > STALE_AFTER_MS
+            if is_cut_off or offset >= self.backend.end_offset(checked):
+                await self.backend.catch_up(checked)
+        elif offset > self.backend.end_offset(checked):
+            return []
+        return await self.backend.read(checked, offset, bytes_max)
+
+    def staleness_ms(self, topic: str, partition: int) -> int:
+        """How old a stale read of a partition may be."""
+        return self.backend.staleness_ms(self._partition(topic, partition))
 
     async def read(
-        self, topic: str, partition: int, offset: Offset, messages_max: int, bytes_max: int
+        self, topic: str, partition: int, offset: Offset, messages_max: int, bytes_max: int, *, stale: bool = False
     ) -> tuple[list[StoredMessage], Offset]:
         """Messages from `offset` on, and the offset to go on with."""
         messages: list[StoredMessage] = []
-        for batch in await self.read_batches(topic, partition, offset, bytes_max):
+        for batch in await self.read_batches(topic, partition, offset, bytes_max, stale=stale):
             wanted = messages_max - len(messages)
             if wanted <= 0:
                 break
@@ -169,21 +189,25 @@ class Broker:
         return Follower(self.backend, checked.name, positions, self.stats, self._on_skip)
 
     def end_positions(self, topic: str) -> dict[int, Offset] | None:
-        """The end of every partition now; `None` if there is no such topic."""
+        """The end of every partition now; `None` if there is no such topic, or its end is not known here yet."""
         known = self.backend.topic(TopicName(topic))
         if known is None:
             return None
-        end_offset = self.backend.end_offset
-        return {number: end_offset(PartitionId(known.name, number)) for number in range(known.config.partitions)}
+        partitions = [PartitionId(known.name, number) for number in range(known.config.partitions)]
+        if not all(map(self.backend.is_current, partitions)):
+            return None
+        return {partition.number: self.backend.end_offset(partition) for partition in partitions}
 
     async def positions(self, topic: str, where: str | int) -> dict[int, Offset]:
         """The same place in every partition of a topic."""
         numbers = range(self._topic(topic).config.partitions)
         return {number: await self.resolve_offset(topic, number, where) for number in numbers}
 
-    async def resolve_offset(self, topic: str, partition: int, where: str | int) -> Offset:
-        """`earliest`, `latest`, an offset or a time ago (`-10m`) as an offset."""
+    async def resolve_offset(self, topic: str, partition: int, where: str | int, *, stale: bool = False) -> Offset:
+        """`earliest`, `latest`, an offset or a time ago (`-10m`) as an offset; `stale` as for `read_batches`."""
         place = parse_place(where)
+        if place.word != "earliest" and not stale:
+            await self.backend.catch_up(self._partition(topic, partition))
         start, end = self.partition_range(topic, partition)
         if place.offset is not None:
             return Offset(place.offset)
@@ -216,6 +240,7 @@ class Broker:
 
     async def open_cursor(self, topic: str, name: str, start: str | int | Mapping[int, Offset]) -> dict[int, Offset]:
         """Where a named reader stands; one that is new stands at `start`, durably."""
+        await self.backend.catch_up_cursors()
         delivered, cursor = self._delivered(topic), names.cursor_name(name)
         positions = self.cursor_claims.positions(delivered, cursor)
         if positions is not None:
@@ -246,11 +271,18 @@ class Broker:
         messages: list[tuple[int, StoredMessage]] = []
         ack: dict[int, Offset] = {}
         bytes_left = bytes_max
+        is_current = False
         try:
             while len(messages) < messages_max and bytes_left > 0:
                 delivery = await follower.poll(bytes_left)
                 if delivery is None:
-                    break
+                    if is_current:
+                        break
+                    # "No more" is only said when it is true on every node.
+                    for number in positions:
+                        await self.backend.catch_up(PartitionId(delivered.name, number))
+                    is_current = True
+                    continue
                 bytes_left -= sum(map(len, delivery.batches))
                 for batch in delivery.batches:
                     taken = record_batch.decode(
@@ -267,7 +299,25 @@ class Broker:
 
     def ack_cursor(self, topic: str, name: str, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
         """Everything below these offsets is done; never moves backwards."""
-        return self.cursor_claims.advance(self._delivered(topic), names.cursor_name(name), positions)
+        delivered, cursor = self._delivered(topic), names.cursor_name(name)
+        behind = [
+            partition
+            for partition in (PartitionId(delivered.name, number) for number in positions)
+            if positions[partition.number] > self.backend.end_offset(partition)
+        ]
+        if behind or self.backend.cursor(delivered.name, cursor) is None:
+            # The reader may have been told more by another node than this one knows yet.
+            return asyncio.ensure_future(self._ack_after_catching_up(delivered, cursor, positions, behind))
+        return self.cursor_claims.advance(delivered, cursor, positions)
+
+    async def _ack_after_catching_up(
+        self, topic: Topic, name: CursorName, positions: Mapping[int, Offset], behind: Sequence[PartitionId]
+    ) -> None:
+        await self.backend.catch_up_cursors()
+        for partition in behind:
+            if 0 <= partition.number < topic.config.partitions:
+                await self.backend.catch_up(partition)
+        await self.cursor_claims.advance(topic, name, positions)
 
     async def seek_cursor(
         self, topic: str, name: str, to: str | int, partition: int | None = None
@@ -286,6 +336,23 @@ class Broker:
         self.cursor_claims.evict((description.topic, description.name))
         await self.backend.delete_cursor(description.topic, description.name)
 
+    # --- the cluster ------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        return await self.backend.cluster()
+
+    def groups(self, topic: str | None = None) -> list[GroupDescription]:
+        return self.backend.describe_groups(None if topic is None else self._topic(topic).name)
+
+    async def transfer(self, topic: str | None, partition: int | None, node: str) -> None:
+        """Have a node lead a partition; without a topic, the control group. Raises `BadValue`, `NoQuorum`."""
+        if topic is not None and partition is not None:
+            await self.backend.transfer(self._partition(topic, partition), node)
+        elif topic is None and partition is None:
+            await self.backend.transfer(None, node)
+        else:
+            raise BadValue("topic and partition belong together; without both, the control group is meant")
+
     # --- life -------------------------------------------------------------------------------------
 
     def on_topic(self, callback: OnTopic) -> None:
@@ -295,6 +362,10 @@ class Broker:
     def ready_problem(self) -> str | None:
         """Why publishes are not taken now; `None` if they are."""
         return "the broker is shutting down" if self._publisher.is_closed else self.backend.problem()
+
+    async def stand_by(self) -> None:
+        """One round of getting ready to lead what other nodes lead now."""
+        await self._publisher.warm_windows()
 
     def refuse_publishes(self, but_for: Callable[[TopicName], bool] = lambda name: False) -> None:
         """The first step of leaving: nothing new is taken, but for what finishes what was taken before."""

@@ -64,13 +64,13 @@ class Cursors:
             self._check(topic, number, offset)
             if offset > current.get(number, Offset(-1)):
                 forward[number] = offset
-        return self._backend.set_cursor(topic.name, name, forward)
+        return self._backend.set_cursor(topic.name, name, forward, only_forward=True)
 
     def make(self, topic: Topic, name: CursorName, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
         """A new cursor; where it is made twice at once, both end up at the same place or later."""
         for number, offset in positions.items():
             self._check(topic, number, offset)
-        return self._backend.set_cursor(topic.name, name, positions)
+        return self._backend.set_cursor(topic.name, name, positions, only_forward=True)
 
     def seek(self, topic: Topic, name: CursorName, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
         """Move anywhere: somebody asked for it. Whoever reads through it now has to begin again."""

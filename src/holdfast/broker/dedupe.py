@@ -25,6 +25,8 @@ class DedupeWindow:
         self._stored: dict[str, Offset] = {}
         self._order: deque[tuple[TimestampMs, str, Offset]] = deque()
         self._pending: dict[str, tuple[Future[Offset], int]] = {}
+        # Behind the newest message it has taken note of.
+        self.next_offset = Offset(0)
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -50,6 +52,7 @@ class DedupeWindow:
     def remember(self, message_id: str, offset: Offset, timestamp_ms: TimestampMs) -> None:
         """Take note of an id that is stored; called in the order of the log."""
         self._stored[message_id] = offset
+        self.next_offset = max(self.next_offset, Offset(offset + 1))
         self._order.append((timestamp_ms, message_id, offset))
         while len(self._order) > self._ids_max:
             self._forget_oldest()

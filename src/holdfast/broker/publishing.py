@@ -19,7 +19,15 @@ from holdfast.broker.gates import Gates
 from holdfast.broker.results import Gathered, then
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
-from holdfast.model.errors import BadBatch, BadMessageId, HoldfastError, ShuttingDown, TopicExists, TopicNotFound
+from holdfast.model.errors import (
+    BadBatch,
+    BadMessageId,
+    HoldfastError,
+    NotLeader,
+    ShuttingDown,
+    TopicExists,
+    TopicNotFound,
+)
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, Published
 from holdfast.model.topics import Topic, TopicConfig
@@ -94,9 +102,12 @@ class Publisher:
     def _append_values(self, partition: PartitionId, values: Sequence[bytes]) -> asyncio.Future[Offset]:
         now_ms = self._now_ms()
         batch = values.batch(now_ms) if isinstance(values, EqualLines) else batch_builder.build_values(values, now_ms)
-        appended = self._backend.append(partition, batch)
         self._stats.count_publish(len(values), len(batch))
-        return appended
+        if not self._is_elsewhere(partition):
+            return self._backend.append(partition, batch)
+        promise: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
+        then(self._backend.forward(partition, batch, has_ids=False), promise, lambda published: published.base_offset)
+        return promise
 
     # --- keys, ids, headers -----------------------------------------------------------------------
 
@@ -113,7 +124,7 @@ class Publisher:
         return self._append_messages(topic, messages, partition)
 
     def _append_messages(
-        self, topic: Topic, messages: Sequence[NewMessage], partition: int | None
+        self, topic: Topic, messages: Sequence[NewMessage], partition: int | None, *, is_due: bool = False
     ) -> asyncio.Future[list[Published]]:
         if partition is not None:
             admit.check_partition(topic, partition)
@@ -126,16 +137,31 @@ class Publisher:
                 anywhere = self._any_partition(topic) if anywhere is None else anywhere
                 number = anywhere
             groups.setdefault(number, []).append(place)
+        gathered.parts = len(groups)
         for number, places in groups.items():
-            self._append_group(PartitionId(topic.name, number), messages, places, gathered)
+            self._append_group(PartitionId(topic.name, number), messages, places, gathered, is_due=is_due)
         return gathered.future
 
     def _append_group(
-        self, partition: PartitionId, messages: Sequence[NewMessage], places: list[int], gathered: Gathered
+        self,
+        partition: PartitionId,
+        messages: Sequence[NewMessage],
+        places: list[int],
+        gathered: Gathered,
+        *,
+        is_due: bool = False,
     ) -> None:
         """Append those of `messages` that belong to one partition, less the ones that are there already."""
-        now_ms = self._now_ms()
         window = self._windows.of(partition)
+        has_ids = any(messages[place].id is not None for place in places)
+        if self._is_elsewhere(partition, is_due=is_due) or (has_ids and window is None):
+            # Another node leads, or this one has only just begun to.
+            if is_due:
+                gathered.fail(NotLeader(f"this node does not lead {partition} yet"))
+            else:
+                self._forward_group(partition, messages, places, gathered)
+            return
+        now_ms = self._now_ms()
         fresh: list[int] = []
         fresh_ids: dict[str, int] = {}
         repeats: list[tuple[int, int]] = []
@@ -170,12 +196,37 @@ class Publisher:
         gathered.settle_with(appended, [(place, i) for i, place in enumerate(fresh)], partition.number, duplicate=False)
         gathered.settle_with(appended, repeats, partition.number, duplicate=True)
 
+    def _forward_group(
+        self, partition: PartitionId, messages: Sequence[NewMessage], places: list[int], gathered: Gathered
+    ) -> None:
+        """Have the partition's leader do the same; it knows which ids it has."""
+        group = [messages[place] for place in places]
+        batch = batch_builder.build_batch(group, self._now_ms())
+        try:
+            published = self._backend.forward(partition, batch, has_ids=all(each.id is not None for each in group))
+        except HoldfastError as error:
+            gathered.fail(error)
+            return
+
+        def settle(done: asyncio.Future[BatchPublished]) -> None:
+            error = results.failure(done)
+            if error is not None:
+                gathered.fail(error)
+                return
+            for place, result in zip(places, results.spread(done.result()), strict=True):
+                gathered.settle(place, result)
+
+        published.add_done_callback(settle)
+
     # --- whole batches ----------------------------------------------------------------------------
 
     def publish_batches(
-        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer]
+        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer], *, is_due: bool = False
     ) -> list[asyncio.Future[BatchPublished]]:
-        """Store batches that a client built; they stay as they are unless some of it is there already."""
+        """Store batches that a client built; they stay as they are unless some of it is there already.
+
+        `is_due`: it was forwarded, and it is its turn; where this node does not lead, that is `NotLeader`.
+        """
         prepared = [self._prepared(batch) for batch in batches]
         needs_windows = any(messages is not None for _, _, messages in prepared)
         name = TopicName(topic_text)
@@ -184,7 +235,8 @@ class Publisher:
             admit.check_partition(topic, number)
         futures = []
         for count, batch, messages in prepared:
-            start = functools.partial(self._append_batch, PartitionId(name, number), count, batch, messages)
+            partition = PartitionId(name, number)
+            start = functools.partial(self._append_batch, partition, count, batch, messages, is_due=is_due)
             futures.append(start() if topic is not None else self._gates.behind(name, start))
         return futures
 
@@ -209,19 +261,32 @@ class Publisher:
         return head.record_count, bytearray(), messages
 
     def _append_batch(
-        self, partition: PartitionId, count: int, batch: bytearray, messages: list[NewMessage] | None
+        self,
+        partition: PartitionId,
+        count: int,
+        batch: bytearray,
+        messages: list[NewMessage] | None,
+        *,
+        is_due: bool,
     ) -> asyncio.Future[BatchPublished]:
         topic = self._existing(partition.topic)
         admit.check_partition(topic, partition.number)
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
-        if messages is None:
+        if messages is None and (is_due or not self._is_elsewhere(partition)):
             appended = self._backend.append(partition, batch)
             self._stats.count_publish(count, len(batch))
             then(appended, promise, lambda offset: results.regular(partition.number, offset, count))
+        elif messages is None:
+            self._stats.count_publish(count, len(batch))
+            then(self._backend.forward(partition, batch, has_ids=False), promise, lambda published: published)
         else:
-            published = self._append_messages(topic, messages, partition.number)
+            published = self._append_messages(topic, messages, partition.number, is_due=is_due)
             then(published, promise, lambda each: results.summary(partition.number, each))
         return promise
+
+    def _is_elsewhere(self, partition: PartitionId, *, is_due: bool = False) -> bool:
+        """Whether it has to go through `forward`: another node leads, or what waits there is before it."""
+        return not self._backend.leads(partition) or (not is_due and self._backend.has_waiting(partition))
 
     # --- topics and windows -----------------------------------------------------------------------
 
@@ -239,7 +304,7 @@ class Publisher:
             return None
         if self._gates.is_closed(topic.name):
             return None
-        if needs_windows and not self._windows.has(topic):
+        if needs_windows and self._windows.missing(topic):
             self._gates.close_while(topic.name, lambda: self._windows.load(topic))
             return None
         return topic
@@ -256,6 +321,10 @@ class Publisher:
         with contextlib.suppress(TopicExists):  # somebody else was faster: just as good
             await self._create_topic(name, TopicConfig())
         await self._windows.load(self._existing(name))
+
+    async def warm_windows(self) -> None:
+        """Know the ids of partitions that other nodes lead, should this one have to lead them next."""
+        await self._windows.warm()
 
     def forget_topic(self, name: TopicName) -> None:
         """A deleted topic's ids mean nothing to a new one of the same name."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.model.errors import StorageFailed
+from holdfast.model.errors import LeaderChanged, StorageFailed, Unavailable
 from holdfast.model.ids import Offset
 from holdfast.model.messages import BatchPublished, Published
 
@@ -18,6 +18,8 @@ class Gathered:
     """Results of one request that come from several appends, in the order of its messages."""
 
     def __init__(self, count: int) -> None:
+        # In how many partitions it is stored: where one of them fails, the others may have their part.
+        self.parts = 1
         self.future: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
         self._results: list[Published | None] = [None] * count
         self._missing = count
@@ -29,6 +31,8 @@ class Gathered:
             self.future.set_result([result for result in self._results if result is not None])
 
     def fail(self, error: BaseException) -> None:
+        if self.parts > 1 and isinstance(error, Unavailable):
+            error = LeaderChanged(f"part of this may be stored: {error.message}")
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -70,6 +74,23 @@ def summary(partition: int, results: list[Published]) -> BatchPublished:
         duplicates=duplicates,
         offsets=[result.offset for result in results] if duplicates else None,
     )
+
+
+def spread(published: BatchPublished) -> list[Published]:
+    """What became of each message of a batch that another node stored.
+
+    New messages got offsets behind all that were there, so of the offsets the highest ones are theirs.
+    """
+    partition = published.partition
+    if published.offsets is None:
+        first = published.base_offset
+        return [Published(partition=partition, offset=Offset(first + place)) for place in range(published.count)]
+    fresh = set(sorted(set(published.offsets), reverse=True)[: published.count - published.duplicates])
+    results = []
+    for offset in published.offsets:
+        results.append(Published(partition=partition, offset=offset, duplicate=offset not in fresh))
+        fresh.discard(offset)
+    return results
 
 
 def failure(done: asyncio.Future[T]) -> BaseException | None:

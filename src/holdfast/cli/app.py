@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import check, config, cursors, doctor, publish, serve, subscribe, topics
+from holdfast.cli import check, cluster, config, cursors, doctor, publish, serve, subscribe, topics
 from holdfast.cli.bench import commands as bench
 from holdfast.cli.demo import commands as demo
+from holdfast.cli.up import command as up
 from holdfast.model.errors import HoldfastError
 
 EXIT_ERROR = 1
@@ -23,10 +24,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("up", epilog=up.EXAMPLES)(up.up)
 app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
 app.add_typer(topics.app, name="topics")
 app.add_typer(cursors.app, name="cursors")
+app.add_typer(cluster.app, name="cluster")
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(bench.app, name="bench")
 app.add_typer(demo.app, name="demo")

@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, examples
-from holdfast.cli.quantities import bytes_text, duration_s, duration_text
+from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural
 from holdfast.model.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["topics"] = len(topics)
         facts["messages"] = sum(topic["messages"] for topic in topics)
         facts["size_bytes"] = sum(topic["size_bytes"] for topic in topics)
-        facts["damaged_batches"] = sum(each["damaged_batches"] for topic in topics for each in topic["partitions"])
+        partitions = [each for topic in topics for each in topic["partitions"]]
+        facts["damaged_batches"] = sum(each["damaged_batches"] for each in partitions)
+        facts["partitions_without_leader"] = sum(each["leader"] is None for each in partitions)
+        cluster = get("/v1/cluster").content
+        facts["cluster"] = {name: cluster[name] for name in ("leader", "term", "has_quorum", "missing")}
+        facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
     except ConnectionLost as error:
         facts["reason"] = error.message
         facts["ready"] = False
@@ -117,6 +122,8 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
     add_row("node", escape(facts["node"]))
     for name, address in sorted(facts["addresses"].items()):
         add_row(escape(name), escape(address))
+    if len(facts["cluster"]["nodes"]) > 1:
+        _add_cluster(add_row, facts)
     add_row("up for", duration_text(facts["uptime_ms"] / 1000))
     if facts["acknowledges_after_sync"] is not None:
         safely = facts["acknowledges_after_sync"]
@@ -126,3 +133,13 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
     add_row("cursors", f"{facts['cursors']:,}")
     add_row("subscriptions", f"{facts['subscriptions']:,}")
     add_row("damaged batches", f"[red]{damaged:,}; holdfast doctor says where[/red]" if damaged else "none")
+
+
+def _add_cluster(add_row: Any, facts: dict[str, Any]) -> None:
+    cluster = facts["cluster"]
+    missing = ", ".join(cluster["missing"])
+    add_row("cluster", ", ".join(cluster["nodes"]) + (f"; [red]{missing} cannot be reached[/red]" if missing else ""))
+    leader = f"{cluster['leader']}, since term {cluster['term']}" if cluster["leader"] else "[red]none now[/red]"
+    add_row("control leader", leader)
+    if facts["partitions_without_leader"]:
+        add_row("without leader", f"[red]{plural(facts['partitions_without_leader'], 'partition')}[/red]")

@@ -91,7 +91,7 @@ def describe(topic: Topic, server: Server = SERVER_DEFAULT, as_json: Json = Fals
         damaged = f"[red]{each.damaged_batches}[/red]" if each.damaged_batches else "0"
         table.add_row(
             str(each.partition),
-            each.leader,
+            each.leader or "[red]none now[/red]",
             str(each.start_offset),
             str(each.end_offset),
             f"{each.end_offset - each.start_offset:,}",

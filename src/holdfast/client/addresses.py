@@ -77,11 +77,15 @@ class Addresses:
 
     def failed(self, address: Address, reason: str) -> None:
         """Try another one next time, if there is another one."""
-        if address == self.preferred():
-            self._turn = (self._turn + 1) % len(self._addresses)
+        self.pass_over(address)
         if address not in self._away_since:
             self._away_since[address] = time.monotonic()
             _log.warning("lost the broker at %s: %s; trying again", address, reason)
+
+    def pass_over(self, address: Address) -> None:
+        """It answers, but cannot do now what it was asked for: another one may."""
+        if address == self.preferred():
+            self._turn = (self._turn + 1) % len(self._addresses)
 
     def worked(self, address: Address) -> None:
         since = self._away_since.pop(address, None)

@@ -17,6 +17,7 @@ from holdfast.client.descriptions import BatchResults, BrokerInfo, CursorList, O
 from holdfast.client.errors import OutcomeUnknown
 from holdfast.client.pool import Pool
 from holdfast.client.retry import call
+from holdfast.model.cluster import ClusterDescription
 from holdfast.model.errors import RemoteError
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.messages import BatchPublished
@@ -122,6 +123,17 @@ class Api:
 
     async def delete_cursor(self, topic: str, name: str) -> None:
         await self._call_once(Request("DELETE", _cursor_path(topic, name)), done_before="cursor_not_found")
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        return _decoded(await self._call(Request("GET", "/v1/cluster")), ClusterDescription)
+
+    async def transfer(self, topic: str | None, partition: int | None, to: str) -> None:
+        """Asking twice does no harm: who leads already goes on leading."""
+        fields = {"topic": None if topic is None else topic_name(topic), "partition": partition, "to": to}
+        body = _encode({name: value for name, value in fields.items() if value is not None})
+        await self._call(Request("POST", "/v1/cluster/transfer", body))
 
     async def _call(self, request: Request) -> Response:
         return await call(self._pool, request, self.timeout_s)

@@ -20,6 +20,7 @@ from holdfast.client.limits import BUFFER_BYTES_DEFAULT, BUFFER_MESSAGES_DEFAULT
 from holdfast.client.loop_thread import LoopThread
 from holdfast.client.message import Message
 from holdfast.client.results import PublishResults
+from holdfast.model.cluster import ClusterDescription
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -157,6 +158,14 @@ class BlockingClient:
 
     def delete_cursor(self, topic: str, name: str) -> None:
         self._thread.run(self._client.delete_cursor(topic, name))
+
+    # --- the cluster --------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterDescription:
+        return self._thread.run(self._client.cluster())
+
+    def transfer(self, topic: str | None = None, partition: int | None = None, *, to: str) -> None:
+        self._thread.run(self._client.transfer(topic, partition, to=to))
 
     def info(self) -> BrokerInfo:
         return self._thread.run(self._client.info())

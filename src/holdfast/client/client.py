@@ -18,6 +18,7 @@ from holdfast.client.producer import Producer
 from holdfast.client.results import PublishResults
 from holdfast.client.starts import resolve
 from holdfast.client.subscription import Subscription
+from holdfast.model.cluster import ClusterDescription
 from holdfast.model.errors import BadValue, RemoteError
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
@@ -226,6 +227,18 @@ class Client:
     async def delete_cursor(self, topic: str, name: str) -> None:
         self._check_open()
         await self._api.delete_cursor(topic, name)
+
+    # --- the cluster --------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        """The nodes, who leads, and who is how far behind, as the node sees it that answers."""
+        self._check_open()
+        return await self._api.cluster()
+
+    async def transfer(self, topic: str | None = None, partition: int | None = None, *, to: str) -> None:
+        """Have the node `to` lead a partition, or the control group where no topic is given."""
+        self._check_open()
+        await self._api.transfer(topic, 0 if topic is not None and partition is None else partition, to)
 
     async def info(self) -> BrokerInfo:
         """Who answers: version, node, addresses."""

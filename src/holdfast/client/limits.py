@@ -20,6 +20,9 @@ ATTEMPT_TIMEOUT_S: Final = 10.0
 RESPONSE_BYTES_MAX: Final = 64 * MIB
 SOCKET_READ_BYTES: Final = 256 * KIB
 
+# What a broker or a proxy in front of it says when a later try, or one at another address, may work.
+RETRIED_STATUSES: Final = frozenset((502, 503, 504, 507))
+
 PAUSE_S_MIN: Final = 0.02
 # A broker that restarts is found again within this time.
 PAUSE_S_MAX: Final = 1.0

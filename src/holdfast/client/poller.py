@@ -15,9 +15,9 @@ from holdfast.client.api import Api, read_request
 from holdfast.client.buffer import Buffer, RawBatch
 from holdfast.client.connection import Response
 from holdfast.client.errors import AttemptFailed
-from holdfast.client.limits import POLL_GRACE_S
+from holdfast.client.limits import POLL_GRACE_S, RETRIED_STATUSES
 from holdfast.client.pool import Pool
-from holdfast.client.retry import RETRIED_STATUSES, ErrorBody, Patience, error_body, remote_error
+from holdfast.client.retry import ErrorBody, Patience, error_body, remote_error
 from holdfast.client.scout import Scout
 from holdfast.model.errors import BadBatch, RemoteError
 from holdfast.model.ids import PartitionId

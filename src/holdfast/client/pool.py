@@ -7,7 +7,7 @@ import asyncio
 from holdfast.client.addresses import Addresses
 from holdfast.client.connection import Connection, Request, Response
 from holdfast.client.errors import AttemptFailed, ClientClosed
-from holdfast.client.limits import CONNECT_TIMEOUT_S, IDLE_CONNECTION_S_MAX
+from holdfast.client.limits import CONNECT_TIMEOUT_S, IDLE_CONNECTION_S_MAX, RETRIED_STATUSES
 
 
 class Pool:
@@ -44,6 +44,8 @@ class Pool:
             finally:
                 self._give_back(connection)
             self.addresses.worked(connection.address)
+            if response.status in RETRIED_STATUSES:
+                self.addresses.pass_over(connection.address)
             return response
         finally:
             self._slots.release()
@@ -59,12 +61,14 @@ class Pool:
         if self._closed:
             raise ClientClosed("the client is closed")
         now = asyncio.get_running_loop().time()
+        address = self.addresses.preferred()
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable and now - connection.idle_since < IDLE_CONNECTION_S_MAX:
+            is_fresh = connection.reusable and now - connection.idle_since < IDLE_CONNECTION_S_MAX
+            # Other connections to a broker that does not answer would not be answered either.
+            if is_fresh and connection.address == address:
                 return connection
             connection.abort()
-        address = self.addresses.preferred()
         try:
             return await Connection.open(address, min(CONNECT_TIMEOUT_S, max(0.001, deadline - now)))
         except AttemptFailed as failure:

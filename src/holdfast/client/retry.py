@@ -11,14 +11,16 @@ import msgspec
 
 from holdfast.client.connection import Request, Response
 from holdfast.client.errors import AttemptFailed, OutcomeUnknown
-from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN
+from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN, RETRIED_STATUSES
 from holdfast.client.pool import Pool
 from holdfast.model.errors import ConnectionLost, RemoteError
 
-# What a broker or a proxy in front of it says when a later try may work.
-RETRIED_STATUSES = frozenset((502, 503, 504, 507))
 # Codes that promise that nothing was stored, so that even a publish without ids may be sent again.
-_NOTHING_STORED_CODES = frozenset(("unavailable", "shutting_down", "disk_full", "overloaded"))
+_NOTHING_STORED_CODES = frozenset(
+    ("unavailable", "shutting_down", "disk_full", "overloaded", "no_quorum", "not_leader")
+)
+# The leader was lost behind it: the one code that says that nobody knows.
+_OUTCOME_UNKNOWN_CODE = "leader_changed"
 
 _log = logging.getLogger("holdfast.client")
 
@@ -118,15 +120,21 @@ async def call(
             response = await pool.attempt(request, timeout_s)
         except AttemptFailed as failure:
             if failure.sent and not resend:
-                raise OutcomeUnknown(
-                    f"lost the broker behind {request} ({failure}): it is not known whether it was stored, and "
-                    "without message ids it may not be sent again"
-                ) from failure
+                raise _outcome_unknown(request, failure) from failure
             await patience.failed(failure)
             continue
         if response.status < 400:
             return response
         error = remote_error(response)
+        if error.code == _OUTCOME_UNKNOWN_CODE and not resend:
+            raise _outcome_unknown(request, error) from error
         if response.status not in RETRIED_STATUSES or not (resend or error.code in _NOTHING_STORED_CODES):
             raise error
         await patience.failed(error)
+
+
+def _outcome_unknown(request: Request, failure: AttemptFailed | RemoteError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"lost the broker behind {request} ({failure}): it is not known whether it was stored, and "
+        "without message ids it may not be sent again"
+    )

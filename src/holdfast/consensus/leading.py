@@ -109,16 +109,16 @@ class Leading:
             progress.acked_round = max(progress.acked_round, message.round)
             if self._reads:
                 self._confirm_reads()
-            self._take_match(sender, progress, message.match)
+            self._take_match(sender, progress, message.match, is_answer=False)
             if progress.stalled_ticks > self._raft.timing.election_ticks and progress.has_unanswered:
                 progress.resume()
         elif message.is_rejected:
             self._on_rejection(progress, message)
         else:
-            self._take_match(sender, progress, message.match)
+            self._take_match(sender, progress, message.match, is_answer=True)
 
-    def _take_match(self, member: ReplicaId, progress: Progress, match: LogIndex) -> None:
-        if not progress.matched(match):
+    def _take_match(self, member: ReplicaId, progress: Progress, match: LogIndex, *, is_answer: bool) -> None:
+        if not progress.matched(match, is_answer=is_answer):
             return
         if member in self._raft.members.voters:
             self._count_commit()
@@ -136,7 +136,7 @@ class Leading:
         """What was under way to it is lost; begin again when it is back."""
         progress = self.progress.get(member)
         if progress is not None:
-            progress.resume()
+            progress.lost_link()
 
     # --- committing (3.6.2) ---------------------------------------------------------------------------
 

@@ -81,5 +81,6 @@ def members_in_log(saved: tuple[MembersAt, ...], shape: LogShape) -> tuple[Membe
     """
     before = [at for at in saved if at.since <= shape.base_index]
     behind = {at for at in saved if at.since > shape.base_index and shape.term_at(at.since) == at.term}
-    assert before, "the first configuration is part of every log"
-    return (before[-1], *sorted(behind, key=lambda at: at.since))
+    # A log that was lost begins before anything that was saved: the oldest that is known has to do until it is back.
+    first = before[-1] if before else saved[0]._replace(since=LogIndex(-1))
+    return (first, *sorted(behind, key=lambda at: at.since))

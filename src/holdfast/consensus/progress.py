@@ -65,7 +65,9 @@ class Progress:
 
     @property
     def has_unanswered(self) -> bool:
-        return bool(self._inflight) or self.is_waiting
+        if self.mode is Mode.STREAM:
+            return bool(self._inflight) or self.match < self.next - 1
+        return self.is_waiting
 
     def sent(self, last_index: LogIndex, payload_bytes: int) -> None:
         """Entries up to `last_index` are under way."""
@@ -79,8 +81,11 @@ class Progress:
             self.is_waiting = True
             self._probed = last_index
 
-    def matched(self, index: LogIndex) -> bool:
-        """It has everything up to `index`, durably; whether that is news."""
+    def matched(self, index: LogIndex, *, is_answer: bool = True) -> bool:
+        """It has everything up to `index`, durably; whether that is news.
+
+        `is_answer`: it says so because of entries that were sent, so those have arrived.
+        """
         is_news = index > self.match
         if is_news:
             self.match = index
@@ -89,11 +94,16 @@ class Progress:
             # The message before was taken, though perhaps not all of it is on its disk yet.
             self.mode = Mode.STREAM
             self.is_waiting = False
-            self.next = LogIndex(max(index, self._probed) + 1)
+            self.next = LogIndex(max(index, self._probed if is_answer else index) + 1)
         self.next = max(self.next, LogIndex(index + 1))
         while self._inflight and self._inflight[0][0] <= index:
             self._inflight_bytes -= self._inflight.popleft()[1]
         return is_news
+
+    def lost_link(self) -> None:
+        """Nothing it said before counts any more: who comes back may have lost what it had."""
+        self.resume()
+        self.match = LogIndex(-1)
 
     def resume(self) -> None:
         """What was under way is lost: go on where it is known to stand, or ask again where that is not known."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 MetricType = Literal["counter", "gauge"]
+
+# A series for each topic, cursor and partition is what a person can look at; ten thousand are a slow answer.
+SERIES_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,18 +27,24 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as the store knows it."""
+    """A topic as the store knows it; `token` tells it from another that has, or had, its name.
+
+    `id` numbers its partitions' groups, and `voters` are the replicas these groups began with.
+    """
 
     name: TopicName
     config: TopicConfig
     created_ms: TimestampMs
+    id: int = 0
+    token: str = ""
+    voters: tuple[str, ...] = ()
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """`end_offset` is the offset the next message will get; messages below it are durable and visible."""
 
     partition: int
-    leader: str
+    leader: str | None
     start_offset: Offset
     end_offset: Offset
     size_bytes: int

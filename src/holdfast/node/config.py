@@ -7,6 +7,7 @@ same everywhere: `text_dialect` in the file, `HOLDFAST_TEXT_DIALECT`, `--text-di
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.model import limits
 from holdfast.model.errors import BadValue, ConfigError
 from holdfast.model.topics import TopicConfig
@@ -23,6 +24,8 @@ from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 _PORT_MAX = 65535
+# It stands in file names, in replica names and in URLs.
+NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,6 +37,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http: Annotated[str, Meta(description="HOST:PORT of the HTTP interface; port 0 picks a free one")] = (
         "127.0.0.1:8090"
     )
+    peer: Annotated[
+        str | None, Meta(description="HOST:PORT where the other nodes of the cluster reach this one; absent: none do")
+    ] = None
+    peers: Annotated[
+        list[str], Meta(description="all nodes of the cluster as NODE=HOST:PORT, this one included; empty: it is alone")
+    ] = msgspec.field(default_factory=list)
     text_dialect: Annotated[
         Literal["standard", "ack"], Meta(description="ack answers publishes with ACK and delivers bare payloads")
     ] = "standard"
@@ -104,6 +113,19 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         parse_address("text", self.text)
         parse_address("http", self.http)
         parse_sync_policy(self.sync)
+        if not NODE_NAME.match(self.node):
+            raise ConfigError(f"node is {self.node!a}; a name has 1 to 64 letters, digits, '_' and '-'")
+        if self.peer is not None:
+            parse_address("peer", self.peer)
+        if self.peers and self.sync != "group":
+            raise ConfigError(
+                f"sync is {self.sync}, but a node of a cluster votes for what its disk has: with peers it must be group"
+            )
+        if self.peer_addresses and (self.peer is None or self.node not in self.peer_addresses):
+            raise ConfigError(
+                f"peers must name this node too, and peer the address it listens on: peer = HOST:PORT, and "
+                f"{self.node}=HOST:PORT among peers"
+            )
         if self.processor_spec is not None:
             self.processor_settings.checked(self.processor_spec)
         try:
@@ -111,6 +133,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
+
+    @property
+    def peer_addresses(self) -> dict[str, str]:
+        """All nodes of the cluster by name. Raises `ConfigError`."""
+        addresses: dict[str, str] = {}
+        for text in self.peers:
+            node, equals, address = text.partition("=")
+            if not equals or not NODE_NAME.match(node) or node in addresses:
+                raise ConfigError(f"peers has {text!a}; write NODE=HOST:PORT, each node once")
+            parse_address("peers", address)
+            addresses[node] = address
+        return addresses
 
     @property
     def default_topic(self) -> TopicConfig:

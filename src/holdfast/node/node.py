@@ -12,13 +12,13 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.backends.embedded.backend import EmbeddedBackend
-from holdfast.backends.embedded.sync_policy import parse_sync_policy
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import is_derived, processed_topic
 from holdfast.frontends.http import HttpFrontend, Info
 from holdfast.frontends.text.server import TextFrontend
-from holdfast.model.errors import BadTopicName, ConfigError
+from holdfast.model.errors import BadTopicName, ConfigError, HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.node import measures
@@ -32,6 +32,8 @@ log = structlog.get_logger("holdfast")
 
 # Fewer than this is worth a word at start.
 _FEW_CONNECTIONS = 1000
+# How far behind a node may be that has to lead next, in what it knows of ids.
+_STAND_BY_S = 0.25
 
 
 def now_ms() -> TimestampMs:
@@ -48,11 +50,13 @@ class Node:
         self._files_max = 0
         self.pool: WorkerPool | None = None
         self.stage: ProcessingStage | None = None
+        # Set when this node cannot keep what it promises any more.
+        self.failed = asyncio.Event()
         self._started_ms = now_ms()
         self._started_s = time.monotonic()
         self._upkeep: list[asyncio.Task[None]] = []
         self._handled = {TopicName(name) for name in config.processor_topics}
-        self.backend: EmbeddedBackend
+        self.backend: ClusterBackend
         self.broker: Broker
         self.text: TextFrontend
         self.http: HttpFrontend
@@ -72,13 +76,16 @@ class Node:
         self._files_max = _allow_many_files()
         directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
         undo.callback(directory.close)
-        self.backend = EmbeddedBackend(
+        self.backend = ClusterBackend(
             directory,
             sync=parse_sync_policy(config.sync),
             now_ms=now_ms,
             segment_bytes=config.segment_bytes,
             default_retention=config.default_topic,
             partitions_max=min(PARTITIONS_MAX, self._files_max // 4),
+            listen=parse_address("peer", config.peer) if config.peer is not None else None,
+            peers=config.peer_addresses,
+            on_fatal=self._on_fatal,
         )
         await self.backend.start()
         undo.push_async_callback(self.backend.stop)
@@ -101,8 +108,12 @@ class Node:
             await self.stage.start()
             undo.push_async_callback(self.stage.stop)
         await self._listen(undo)
+        self.addresses |= self.backend.neighbours.addresses
+        self.backend.neighbours.addresses |= self.addresses
         loop = asyncio.get_running_loop()
         self._upkeep = [loop.create_task(self._expire()), loop.create_task(self.backend.verify())]
+        if config.peers:
+            self._upkeep.append(loop.create_task(self._stand_by()))
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
@@ -140,6 +151,8 @@ class Node:
     async def stop(self) -> None:
         """Take nothing new, answer what was received, deliver what is under way, sync, close."""
         drain_s = self.config.drain_ms / 1000
+        # First of all: publishers elsewhere need not wait for an election, and those here are forwarded.
+        await self.backend.hand_over()
         # What the processors still make of messages taken before has its place among the derived topics.
         self.broker.refuse_publishes(but_for=is_derived)
         for task in self._upkeep:
@@ -150,6 +163,10 @@ class Node:
             await self.stage.stop(drain_s)
             await self.pool.stop()
         await self.backend.stop()
+
+    def _on_fatal(self, error: HoldfastError) -> None:
+        """The disk failed: the process ends, and the other nodes carry on."""
+        self.failed.set()
 
     # --- processing ---------------------------------------------------------------------------------
 
@@ -178,10 +195,16 @@ class Node:
                 self.expired_segments += deleted
                 log.info("retention", deleted_segments=deleted)
 
+    async def _stand_by(self) -> None:
+        while True:
+            await asyncio.sleep(_STAND_BY_S)
+            await self.broker.stand_by()
+
     def _info(self) -> Info:
         return Info(
             version=version("holdfast"),
             node=self.backend.node_id,
+            cluster=self.backend.neighbours.cluster,
             addresses=self.addresses,
             started_ms=self._started_ms,
             uptime_ms=int(self.uptime_s * 1000),

@@ -16,6 +16,9 @@ from holdfast.node.node import Node
 
 log = structlog.get_logger("holdfast")
 
+# The exit code of a node whose disk failed.
+EXIT_FAILED = 70
+
 
 def run(config: Config, ready_file: Path | None, *, quiet: bool = False) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises `HoldfastError` if it cannot start."""
@@ -48,7 +51,12 @@ async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int
         _write_ready_file(ready_file, node)
     if not quiet:
         _greet(node)
-    await stopping.wait()
+    ended = [loop.create_task(event.wait()) for event in (stopping, node.failed)]
+    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    if node.failed.is_set():
+        # Nothing that is not on the disk may be told to anybody any more; a clean stop would try to.
+        log.critical("leaving", hint="the other nodes carry on; mend the disk, then start this one again")
+        os._exit(EXIT_FAILED)
     log.info("stopping")
     # A second signal means now; what was acknowledged is durable already.
     for number in (signal.SIGTERM, signal.SIGINT):

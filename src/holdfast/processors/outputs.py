@@ -2,9 +2,12 @@
 
 Each step is durable before the next begins, and each waits out a broker that cannot store at the moment.
 The cursor moves last, so a crash at any point repeats messages and loses none; what it repeats has the
-same id again and is recognised by the output topic. Ids are remembered for minutes and a broker can be
-down for days: `recent` therefore gives the end of the output log, to compare with what is read first.
-Dead letters go first, so that once an output is found, every failure before it is on record too.
+same id again and is recognised by the output topic, wherever that is led. Ids are remembered for minutes and
+a broker can be down for days: `recent` therefore gives the end of the output log, to compare with what is read
+first. Dead letters go first, so that once an output is found, every failure before it is on record too.
+
+The node that led the partition before may have had one of these steps under way. Each step waits for the one
+before it, so whatever still arrives of it follows on what is stored; and the cursor only moves forward.
 """
 
 from __future__ import annotations
@@ -40,11 +43,12 @@ from holdfast.model.errors import (
     Unavailable,
     WorldError,
 )
-from holdfast.model.ids import Offset, TimestampMs, TopicName
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage, StoredMessage
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.processors.pool import LogEvent
+from holdfast.processors.reign import Reign
 
 # One publish is one batch: far below the largest batch, large enough to share a sync.
 PUBLISH_BYTES_MAX: Final = 4 * MIB
@@ -71,11 +75,14 @@ class StageStats(msgspec.Struct):
 
 
 class Outputs:
-    """The way out of the stage for one partition."""
+    """The way out of the stage for one partition, while this node leads it."""
 
-    def __init__(self, broker: Broker, topic: Topic, partition: int, stats: StageStats, log: LogEvent) -> None:
+    def __init__(
+        self, broker: Broker, topic: Topic, partition: int, reign: Reign, stats: StageStats, log: LogEvent
+    ) -> None:
         self._broker = broker
         self._topic = topic
+        self._reign = reign
         self._origin = Origin(topic.name, topic.created_ms, partition)
         self._processed = processed_topic(topic.name)
         self._dead = dead_topic(topic.name)
@@ -83,17 +90,14 @@ class Outputs:
         self._log = log
 
     async def open(self) -> None:
-        """Make the output topic if it is not there, and wait until that is possible."""
-        await self._until_taken(self.ensure_processed)
+        """Make the output topic if it is not there, know what was stored anywhere, and wait until that is possible."""
 
-    async def ensure_processed(self) -> None:
-        """Make the output topic if it is not there; `Unavailable` if that is not possible now."""
-        outputs = await self._ensure(self._processed, self._topic.config)
-        if outputs.config.partitions != self._topic.config.partitions:
-            raise Unavailable(
-                f"{self._processed} has {outputs.config.partitions} partitions and {self._topic.name}"
-                f" has {self._topic.config.partitions}: delete {self._processed}, it is made again"
-            )
+        async def catch_up() -> None:
+            await ensure_processed(self._broker, self._topic)
+            await self._broker.backend.catch_up_cursors()
+            await self._broker.backend.catch_up(PartitionId(self._processed, self._origin.partition))
+
+        await self._until_taken(catch_up)
 
     def is_output_of(self, message: StoredMessage, recent: dict[str, TimestampMs]) -> bool:
         """Whether one of the `recent` outputs was made from this message.
@@ -113,7 +117,7 @@ class Outputs:
         while offset < end:
             try:
                 messages, offset = await self._broker.read(
-                    self._processed, number, offset, COMMIT_MESSAGES_MAX, _READ_BYTES
+                    self._processed, number, offset, COMMIT_MESSAGES_MAX, _READ_BYTES, stale=True
                 )
             except DamagedData as damage:
                 offset = Offset(damage.next_offset)
@@ -133,13 +137,14 @@ class Outputs:
             await self._publish(chunk)
         await self.move_cursor(Offset(ready[-1][0].offset + 1))
 
-    async def move_cursor(self, offset: Offset) -> None:
+    async def move_cursor(self, offset: Offset, *, only_forward: bool = True) -> None:
         """Durable on return."""
-        positions = {self._origin.partition: offset}
+        backend, positions = self._broker.backend, {self._origin.partition: offset}
 
         async def move() -> None:
+            moved = backend.set_cursor(self._topic.name, PROCESSOR_CURSOR, positions, only_forward=only_forward)
             # The backend owns its future: a stage that is cancelled must not cancel it.
-            await asyncio.shield(self._broker.backend.set_cursor(self._topic.name, PROCESSOR_CURSOR, positions))
+            await asyncio.shield(moved)
 
         await self._until_taken(move)
 
@@ -147,7 +152,7 @@ class Outputs:
         messages = [new for _, new in chunk]
 
         async def publish() -> int:
-            await self.ensure_processed()
+            await ensure_processed(self._broker, self._topic)
             published = await self._broker.publish(self._processed, messages, partition=self._origin.partition)
             return sum(one.duplicate for one in published)
 
@@ -182,26 +187,13 @@ class Outputs:
     async def _publish_dead(self, letter: NewMessage) -> None:
         async def publish() -> None:
             # Without the topic's retention: a letter is the only trace of a message that nobody received.
-            letters = await self._ensure(self._dead, TopicConfig(partitions=self._topic.config.partitions))
+            config = TopicConfig(partitions=self._topic.config.partitions)
+            letters = await _ensured(self._broker, self._dead, config)
             await self._broker.publish(
                 self._dead, [letter], partition=self._origin.partition % letters.config.partitions
             )
 
         await self._until_taken(publish)
-
-    async def _ensure(self, name: TopicName, config: TopicConfig) -> Topic:
-        backend = self._broker.backend
-        if (topic := backend.topic(name)) is not None:
-            return topic
-        try:
-            await self._broker.create_topic(name, config)
-        except TopicExists:
-            pass  # another partition of the topic, or a subscriber, was faster
-        except CallerError as error:
-            raise Unavailable(f"{name} cannot be made: {error.message}") from error
-        if (topic := backend.topic(name)) is None:
-            raise Unavailable(f"{name} is not there yet")
-        return topic
 
     async def _until_taken(self, attempt: Callable[[], Awaitable[Done]]) -> Done:
         """Try until the broker takes it; `TopicNotFound` once the topic itself is gone.
@@ -214,6 +206,7 @@ class Outputs:
             if topic is None or topic.created_ms != self._topic.created_ms:
                 raise TopicNotFound(f"topic {self._topic.name} was deleted")
             try:
+                await self._reign.confirm()
                 return await attempt()
             except ShuttingDown:
                 raise
@@ -229,6 +222,31 @@ class Outputs:
                     retry_in_ms=delay_ms,
                 )
             await asyncio.sleep(delay_ms / 1000)
+
+
+async def ensure_processed(broker: Broker, topic: Topic) -> None:
+    """Make the output topic of a topic if it is not there; `Unavailable` if that is not possible now."""
+    name = processed_topic(topic.name)
+    outputs = await _ensured(broker, name, topic.config)
+    if outputs.config.partitions != topic.config.partitions:
+        raise Unavailable(
+            f"{name} has {outputs.config.partitions} partitions and {topic.name}"
+            f" has {topic.config.partitions}: delete {name}, it is made again"
+        )
+
+
+async def _ensured(broker: Broker, name: TopicName, config: TopicConfig) -> Topic:
+    if (topic := broker.backend.topic(name)) is not None:
+        return topic
+    try:
+        await broker.create_topic(name, config)
+    except TopicExists:
+        pass  # another partition of the topic, another node, or a subscriber, was faster
+    except CallerError as error:
+        raise Unavailable(f"{name} cannot be made: {error.message}") from error
+    if (topic := broker.backend.topic(name)) is None:
+        raise Unavailable(f"{name} is not there yet")
+    return topic
 
 
 def _chunks(

@@ -3,7 +3,8 @@
     T/p from the cursor ──▶ up to N messages in the workers ──▶ in order ──▶ outputs, then the cursor
 
 Reading goes on while results are being stored, so the workers do not wait for a disk. Nothing is kept
-here that is not in the log or the cursor: after an error or a crash a new run begins at the cursor.
+here that is not in the log or the cursor: after an error, a crash or a change of leader a new run begins at
+the cursor, on whichever node leads then. That node shows everything that was committed, so it reads what it has.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.model.topics import Topic
 from holdfast.processors.outputs import Outputs, StageStats
 from holdfast.processors.pool import LogEvent, WorkerPool
 from holdfast.processors.protocol import ProcessorMessage
+from holdfast.processors.reign import Reign
 from holdfast.wire.record_batch import decode, header
 
 # A read gives whole batches; they are decoded once, however slowly the workers take them.
@@ -31,17 +33,27 @@ _WAIT_S: Final = 60.0
 
 
 class PartitionStage:
-    """Runs once, from the cursor until it is told to finish or its topic is deleted."""
+    """Runs once, from the cursor until it is told to finish, its topic is deleted, or it is cancelled.
+
+    Cancelled, it drops what is in the workers: another node processes that again.
+    """
 
     def __init__(
-        self, broker: Broker, pool: WorkerPool, topic: Topic, partition: int, stats: StageStats, log: LogEvent
+        self,
+        broker: Broker,
+        pool: WorkerPool,
+        topic: Topic,
+        partition: int,
+        reign: Reign,
+        stats: StageStats,
+        log: LogEvent,
     ) -> None:
         self._broker = broker
         self._pool = pool
         self._id = PartitionId(topic.name, partition)
         self._stats = stats
         self._log = log
-        self._outputs = Outputs(broker, topic, partition, stats, log)
+        self._outputs = Outputs(broker, topic, partition, reign, stats, log)
         self._window: InOrder[Outcome] = InOrder(pool.settings.inflight_per_partition)
         self._room = asyncio.Event()
         self._results = asyncio.Event()
@@ -82,6 +94,8 @@ class PartitionStage:
             self._log(
                 "processor_cursor_past_end", topic=self._id.topic, partition=self._id.number, cursor=cursor, end=end
             )
+            # Back to where the log really ends: progress alone never moves it there.
+            await self._outputs.move_cursor(end, only_forward=False)
             return end
         self._recent = await self._outputs.recent()
         self._recent_end = Offset(cursor + COMMIT_MESSAGES_MAX)
@@ -106,7 +120,7 @@ class PartitionStage:
 
     async def _read(self, position: Offset) -> Sequence[memoryview]:
         try:
-            return await self._broker.read_batches(*self._id, position, _READ_BYTES)
+            return await self._broker.read_batches(*self._id, position, _READ_BYTES, stale=True)
         except (OffsetOutOfRange, DamagedData) as error:
             next_position = self._broker.backend.next_readable(self._id, position)
             if next_position <= position:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -11,6 +12,7 @@ from holdfast.cli.options import Json, examples
 from holdfast.cli.quantities import rate_per_s
 
 if TYPE_CHECKING:
+    from holdfast.cli.demo.cluster_score import ClusterScore
     from holdfast.cli.demo.play import Score
 
 app = typer.Typer(help="See what Holdfast is for.", no_args_is_help=True)
@@ -30,15 +32,14 @@ def broker(
     """
     import asyncio
     import tempfile
-    from pathlib import Path
 
     from holdfast.cli.demo.play import Score, perform
     from holdfast.cli.demo.process import BrokerProcess
-    from holdfast.cli.demo.view import View
+    from holdfast.cli.demo.view import View, drawn
     from holdfast.storage.doctor import examine
 
     score = Score()
-    view = View(score, quiet=as_json)
+    view = View(lambda seconds: drawn(score, seconds), quiet=as_json)
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as directory, view.shown():
         process = BrokerProcess(Path(directory))
         try:
@@ -72,4 +73,79 @@ def _conclude(score: Score, findings: list[str], *, as_json: bool) -> None:
         else:
             console.print("[green]The broker was killed in the middle, and no acknowledged message was lost.[/green]")
     if score.lost:
+        raise typer.Exit(EXIT_LOST)
+
+
+@app.command(
+    "cluster",
+    epilog=examples(
+        "holdfast demo cluster",
+        "holdfast demo cluster --seconds 60 --rate 1000 --kill-after 20 --back-after 40 --out pictures",
+        "holdfast demo cluster --nodes 5 --json",
+    ),
+)
+def cluster(
+    nodes: Annotated[int, typer.Option(min=3, max=9, metavar="N", help="How many nodes.")] = 3,
+    seconds: Annotated[float, typer.Option(min=3, max=3600, metavar="N", help="How long to publish.")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(parser=rate_per_s, metavar="NUMBER", help="Messages a second, of all publishers together.")
+    ] = "200",  # type: ignore[assignment]
+    kill_after: Annotated[
+        float, typer.Option(min=0.5, metavar="N", help="When the leader is killed, in seconds from the start.")
+    ] = 5.0,
+    back_after: Annotated[
+        float, typer.Option(min=1, metavar="N", help="When it is started again, in seconds from the start.")
+    ] = 10.0,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
+    ] = Path("holdfast-demo"),
+    as_json: Json = False,
+) -> None:
+    """Publish to a cluster of its own through every node, kill the leader, bring it back, and count what was lost.
+
+    Uses a temporary directory and free ports. Draws what was acknowledged and received over time.
+
+    Exit code 1: something that was acknowledged was lost or duplicated.
+    """
+    if not kill_after < back_after < seconds:
+        raise typer.BadParameter(
+            f"--kill-after ({kill_after:g}) must come before --back-after ({back_after:g}), and that before --seconds "
+            f"({seconds:g})"
+        )
+    import asyncio
+
+    from holdfast.cli.demo.cluster_play import Plan, perform
+    from holdfast.cli.demo.cluster_score import ClusterScore
+    from holdfast.cli.demo.cluster_view import drawn
+    from holdfast.cli.demo.view import View
+    from holdfast.testing import LocalCluster
+
+    out.mkdir(parents=True, exist_ok=True)
+    score = ClusterScore()
+    view = View(lambda passed_s: drawn(score, passed_s), quiet=as_json)
+    plan = Plan(seconds=seconds, rate=rate, kill_after_s=kill_after, back_after_s=back_after)
+    with view.shown():
+        view.tell(f"starting {nodes} nodes")
+        with LocalCluster(nodes) as running:
+            asyncio.run(perform(running, plan, score, view.tell))
+    _conclude_cluster(score, out, as_json=as_json)
+
+
+def _conclude_cluster(score: ClusterScore, out: Path, *, as_json: bool) -> None:
+    import msgspec
+
+    from holdfast.cli.demo import cluster_view, timeline
+
+    picture = out / "demo-cluster.svg"
+    picture.write_text(timeline.drawn(score), "utf-8")
+    verdict = {**score.verdict(), "picture": str(picture)}
+    (out / "demo-cluster.json").write_bytes(msgspec.json.encode(verdict) + b"\n")
+    if as_json:
+        output.print_json(verdict)
+    else:
+        console = output.console()
+        console.print(cluster_view.table(score))
+        console.print(cluster_view.summary(score))
+        console.print(f"picture: {picture}")
+    if not score.is_flawless:
         raise typer.Exit(EXIT_LOST)

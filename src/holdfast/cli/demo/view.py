@@ -21,10 +21,10 @@ _REFRESH_PER_S: Final = 8
 
 
 class View:
-    """Draws the score; `tell` adds a line to what happened."""
+    """Shows what `draw` makes of the seconds so far; `tell` adds a line to what happened."""
 
-    def __init__(self, score: Score, *, quiet: bool) -> None:
-        self._score = score
+    def __init__(self, draw: Callable[[float], list[RenderableType]], *, quiet: bool) -> None:
+        self._draw = draw
         self._quiet = quiet
         self._started = time.monotonic()
         self._events: list[str] = []
@@ -58,11 +58,8 @@ class View:
         from rich.console import Group
         from rich.text import Text
 
-        colours = {"dead": "bold red", "serves": "green", "serves again": "green"}
-        heading = Text.assemble(
-            "broker ", (self._score.broker, colours.get(self._score.broker, "yellow")), f", {self._seconds:.0f} s"
-        )
-        return Group(heading, table(self._score), *(Text(line, "dim") for line in self._events[-_EVENTS_SHOWN:]))
+        drawn = self._draw(self._seconds)
+        return Group(*drawn, *(Text(line, "dim") for line in self._events[-_EVENTS_SHOWN:]))
 
     @property
     def _seconds(self) -> float:
@@ -82,6 +79,15 @@ class _Teller(logging.Handler):
         if record.created - self._said.get(kind, 0.0) > 1.0:
             self._tell(f"clients: {record.getMessage()}")
         self._said[kind] = record.created
+
+
+def drawn(score: Score, seconds: float) -> list[RenderableType]:
+    """How the broker and its readers are, while the play goes on."""
+    from rich.text import Text
+
+    colours = {"dead": "bold red", "serves": "green", "serves again": "green"}
+    heading = Text.assemble("broker ", (score.broker, colours.get(score.broker, "yellow")), f", {seconds:.0f} s")
+    return [heading, table(score)]
 
 
 def table(score: Score) -> Any:

@@ -15,9 +15,10 @@ from holdfast.frontends.http.errors import error_response
 from holdfast.frontends.http.exchange import ClientGone, Receive, Request, Response
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.params import parse
+from holdfast.frontends.http.read import STALE
 from holdfast.frontends.http.routing import Route, Router
 from holdfast.frontends.http.services import Services
-from holdfast.model.errors import HoldfastError, Internal
+from holdfast.model.errors import CursorNotFound, HoldfastError, Internal, TopicNotFound
 from holdfast.model.limits import KIB
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -47,7 +48,7 @@ class App:
                 changes_state = route.changes_state or scope["method"] not in _READ_ONLY
                 self._origin.check(headers, changes_state=changes_state)
                 request.query = parse(scope["query_string"], route.query)
-                response = await route.handler(self._services, request)
+                response = await self._answer(route, request)
             except HoldfastError as error:
                 self._services.broker.stats.errors[error.code] += 1
                 response = error_response(error)
@@ -59,6 +60,16 @@ class App:
             await _send(response, send, scope["method"], expects_continue=b"expect" in headers)
         finally:
             request.release()
+
+    async def _answer(self, route: Route, request: Request) -> Response:
+        """Run the handler. What it does not find may have been made through another node a moment ago."""
+        try:
+            return await route.handler(self._services, request)
+        except (TopicNotFound, CursorNotFound):
+            if route.bodies or STALE.of(request.query):
+                raise
+        await self._services.broker.backend.catch_up_cursors()
+        return await route.handler(self._services, request)
 
     def _failed(self, operation: str, error: Exception) -> Response:
         self._services.log(

@@ -7,15 +7,11 @@ explains. Everything is read at the moment somebody asks, so a broker that nobod
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.stats import BrokerStats
 from holdfast.frontends.http.services import Services
-from holdfast.model.metrics import Metric
-
-# A series for each topic and cursor is what a person can look at; ten thousand are a slow answer.
-SERIES_MAX: Final = 1000
+from holdfast.model.metrics import SERIES_MAX, Metric
 
 
 def measured(services: Services) -> list[Metric]:

@@ -26,6 +26,7 @@ _TAGS = {
     "Publish": "Messages in. An answer means that they are durable.",
     "Read": "Messages out, by offset, by time, or as they come.",
     "Cursors": "A named reader's place in a topic, kept by the broker.",
+    "Cluster": "Nodes, and who leads what.",
     "Operation": "Health, metrics and this description.",
 }
 _PATH_PARAMETERS = {

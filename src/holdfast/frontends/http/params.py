@@ -108,6 +108,18 @@ class TextParam(Param, frozen=True, kw_only=True):
         return {"type": "string", "examples": [self.example]}
 
 
+class OptionalTextParam(Param, frozen=True, kw_only=True):
+    """Text, or nothing."""
+
+    example: str
+
+    def of(self, values: Values) -> str | None:
+        return values.get(self.name) or None
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "examples": [self.example]}
+
+
 def parse(query: bytes, known: Sequence[Param]) -> dict[str, str]:
     """The parameters of a query string; raises `BadValue` for what is unknown, doubled or not text."""
     if not query:

@@ -7,10 +7,19 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from holdfast.broker.places import parse_place
 from holdfast.frontends.http import schema
 from holdfast.frontends.http.accept import prefers
-from holdfast.frontends.http.exchange import BATCHES_TYPE, JSON_TYPE, NO_STORE, Request, Response, json_response
-from holdfast.frontends.http.params import IntParam, PlaceParam, TextParam, partition_number, whole_number
+from holdfast.frontends.http.exchange import (
+    BATCHES_TYPE,
+    JSON_TYPE,
+    NO_STORE,
+    HeaderList,
+    Request,
+    Response,
+    json_response,
+)
+from holdfast.frontends.http.params import FlagParam, IntParam, PlaceParam, TextParam, partition_number, whole_number
 from holdfast.frontends.http.services import Services, Woken
 from holdfast.model.ids import Offset
 from holdfast.model.limits import (
@@ -49,6 +58,10 @@ WAIT_MS: Final = IntParam(
     maximum=LONG_POLL_MS_MAX,
     doc="how long to wait for the first message where there is none",
 )
+STALE: Final = FlagParam(
+    name="stale", doc="answer with what this node has, without asking the others; the answer says how old it may be"
+)
+STALE_HEADER: Final = b"holdfast-stale-ms"
 TIMESTAMP: Final = TextParam(
     name="timestamp", example="1789000000000", doc="milliseconds since 1970 (UTC), 'earliest' or 'latest'"
 )
@@ -56,65 +69,117 @@ TIMESTAMP: Final = TextParam(
 
 async def read(services: Services, request: Request) -> Response:
     topic, partition = request.params[0], partition_number(request.params[1])
-    bytes_max = MAX_BYTES.of(request.query)
-    messages_max = MAX.of(request.query)
     wait_s = WAIT_MS.of(request.query) / 1000
-    broker = services.broker
-    offset = await broker.resolve_offset(topic, partition, OFFSET.of(request.query))
-
+    stale = STALE.of(request.query)
+    place = OFFSET.of(request.query)
+    # What an offset means does not change, and reading there makes sure of what there is.
+    is_offset = parse_place(place).offset is not None
+    offset = await services.broker.resolve_offset(topic, partition, place, stale=stale or is_offset)
+    reading = _Reading(services, request, topic, partition, offset, stale=stale)
     if prefers(request.header(b"accept"), (JSON_TYPE, BATCHES_TYPE)) == BATCHES_TYPE:
-        batches = await _read_or_wait(
-            services, request, wait_s, offset, lambda: broker.read_batches(topic, partition, offset, bytes_max)
-        )
-        return _batches_response(services, topic, partition, offset, batches)
-
-    async def messages() -> list[StoredMessage]:
-        return (await broker.read(topic, partition, offset, messages_max, bytes_max))[0]
-
-    found = await _read_or_wait(services, request, wait_s, offset, messages)
-    next_offset = found[-1].offset + 1 if found else offset
-    broker.stats.count_delivery(len(found), sum(len(one.value) for one in found))
-    return json_response(schema.Messages([message(one) for one in found], next_offset))
+        return reading.batches_response(await reading.at_least_one(reading.batches, wait_s))
+    return reading.messages_response(await reading.at_least_one(reading.messages, wait_s))
 
 
-async def _read_or_wait(
-    services: Services, request: Request, wait_s: float, offset: Offset, read_once: Callable[[], Awaitable[T]]
-) -> T:
-    """What is there, or what comes within `wait_s`."""
-    found = await read_once()
-    if found or not wait_s:
+class _Reading:
+    """One read of a partition from an offset on, in either format."""
+
+    def __init__(
+        self, services: Services, request: Request, topic: str, partition: int, offset: Offset, *, stale: bool
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._topic = topic
+        self._partition = partition
+        self._offset = offset
+        self._stale = stale
+        self._stale_ms = 0
+        self._bytes_max = MAX_BYTES.of(request.query)
+        self._messages_max = MAX.of(request.query)
+        # Whether this node was found to show everything that was acknowledged before the request came.
+        self._is_current = stale
+
+    async def at_least_one(self, read_once: Callable[[], Awaitable[T]], wait_s: float) -> T:
+        """What is there, or what comes within `wait_s`."""
+        found = await read_once()
+        if found:
+            return found
+        self._is_current = True
+        if wait_s:
+            positions = {self._partition: self._offset}
+            if await self._services.wait(self._request, self._topic, positions, wait_s) is Woken.DATA:
+                return await read_once()
         return found
-    topic, partition = request.params[0], partition_number(request.params[1])
-    if await services.wait(request, topic, {partition: offset}, wait_s) is Woken.DATA:
-        return await read_once()
-    return found
 
+    async def batches(self) -> Sequence[memoryview]:
+        """What is stored here from the offset on; only "nothing" is made sure of, as readers go on until it comes."""
+        self._note_age()
+        broker = self._services.broker
+        return await broker.read_batches(self._topic, self._partition, self._offset, self._bytes_max, stale=self._stale)
 
-def _batches_response(
-    services: Services, topic: str, partition: int, offset: Offset, batches: Sequence[memoryview]
-) -> Response:
-    next_offset = header(batches[-1]).next_offset if batches else offset
-    count = sum(header(batch).record_count for batch in batches)
-    services.broker.stats.count_delivery(count, sum(map(len, batches)))
-    start, end = services.broker.partition_range(topic, partition)
-    headers = [
-        (b"content-type", BATCHES_TYPE.encode()),
-        NO_STORE,
-        (b"holdfast-next-offset", b"%d" % next_offset),
-        (b"holdfast-start-offset", b"%d" % start),
-        (b"holdfast-end-offset", b"%d" % end),
-    ]
-    return Response(200, headers, b"".join(batches))
+    async def messages(self) -> list[StoredMessage]:
+        """What there is from the offset on. Where that ends before `max`, nothing that is acknowledged is missing."""
+        self._note_age()
+        broker, topic, partition = self._services.broker, self._topic, self._partition
+        found, following = await broker.read(
+            topic, partition, self._offset, self._messages_max, self._bytes_max, stale=self._stale
+        )
+        if self._is_current or len(found) in {0, self._messages_max}:
+            return found
+        if following == broker.partition_range(topic, partition)[1]:
+            if await broker.resolve_offset(topic, partition, "latest") > following:
+                left = self._messages_max - len(found)
+                found += (await broker.read(topic, partition, following, left, self._bytes_max))[0]
+            self._is_current = True
+        return found
+
+    def _note_age(self) -> None:
+        # Before the read and not behind it: what came meanwhile only makes the answer newer.
+        if self._stale:
+            self._stale_ms = self._services.broker.staleness_ms(self._topic, self._partition)
+
+    @property
+    def _headers(self) -> HeaderList:
+        return [(STALE_HEADER, b"%d" % self._stale_ms)] if self._stale else []
+
+    def messages_response(self, found: list[StoredMessage]) -> Response:
+        next_offset = found[-1].offset + 1 if found else self._offset
+        self._services.broker.stats.count_delivery(len(found), sum(len(one.value) for one in found))
+        stale_ms = self._stale_ms if self._stale else msgspec.UNSET
+        answer = schema.Messages([message(one) for one in found], next_offset, stale_ms)
+        return json_response(answer, headers=self._headers)
+
+    def batches_response(self, batches: Sequence[memoryview]) -> Response:
+        next_offset = header(batches[-1]).next_offset if batches else self._offset
+        count = sum(header(batch).record_count for batch in batches)
+        broker = self._services.broker
+        broker.stats.count_delivery(count, sum(map(len, batches)))
+        start, end = broker.partition_range(self._topic, self._partition)
+        headers = [
+            (b"content-type", BATCHES_TYPE.encode()),
+            NO_STORE,
+            (b"holdfast-next-offset", b"%d" % next_offset),
+            (b"holdfast-start-offset", b"%d" % start),
+            (b"holdfast-end-offset", b"%d" % end),
+            *self._headers,
+        ]
+        return Response(200, headers, b"".join(batches))
 
 
 async def offset_at(services: Services, request: Request) -> Response:
     topic, partition = request.params[0], partition_number(request.params[1])
-    when = TIMESTAMP.of(request.query)
+    broker = services.broker
+    when, stale = TIMESTAMP.of(request.query), STALE.of(request.query)
+    stale_ms = broker.staleness_ms(topic, partition) if stale else msgspec.UNSET
     if when in {"earliest", "latest"}:
-        offset = await services.broker.resolve_offset(topic, partition, when)
+        offset = await broker.resolve_offset(topic, partition, when, stale=stale)
     else:
-        offset = await services.broker.offset_at(topic, partition, whole_number(when, TIMESTAMP.name))
-    return json_response(schema.OffsetAnswer(offset))
+        timestamp_ms = whole_number(when, TIMESTAMP.name)
+        # It may be that the message is there, and only not here yet.
+        await broker.resolve_offset(topic, partition, "latest", stale=stale)
+        offset = await broker.offset_at(topic, partition, timestamp_ms)
+    headers = [] if stale_ms is msgspec.UNSET else [(STALE_HEADER, b"%d" % stale_ms)]
+    return json_response(schema.OffsetAnswer(offset, stale_ms), headers=headers)
 
 
 def message(stored: StoredMessage, partition: int | msgspec.UnsetType = msgspec.UNSET) -> schema.Message:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from holdfast.frontends.http import (
-    batches,
-    cursors,
-    docs_page,
-    health,
-    metrics,
-    openapi,
-    publish,
-    read,
-    schema,
-    tail,
-    topics,
-)
+from holdfast.frontends.http import batches, cursors, publish, read, schema, tail, topics
 from holdfast.frontends.http.exchange import BATCHES_TYPE
-from holdfast.frontends.http.routing import Answer, Content, Route
+from holdfast.frontends.http.routes_operation import CLUSTER, OPERATION
+from holdfast.frontends.http.routing import BODY_ERRORS, Answer, Content, Route, ok
 from holdfast.model import errors
 from holdfast.model.topics import CursorDescription, TopicDescription
 
@@ -32,33 +21,28 @@ _PUBLISH_ERRORS: Final = (
     errors.CrossOrigin,
     errors.TooManyTopics,
     errors.Unavailable,
+    errors.NoQuorum,
+    errors.NotLeader,
+    errors.LeaderChanged,
     errors.Overloaded,
     errors.ShuttingDown,
     errors.StorageFailed,
     errors.DiskFull,
 )
-_BODY_ERRORS: Final = (
-    errors.BadJson,
-    errors.BadValue,
-    errors.TooLarge,
-    errors.UnsupportedMediaType,
-    errors.CrossOrigin,
-    errors.Overloaded,
-    errors.Unavailable,
-)
+# What is decided by a majority of the nodes can be without one.
+_DECISION_ERRORS: Final = (errors.Unavailable, errors.NoQuorum, errors.LeaderChanged)
 _READ_ERRORS: Final = (
     errors.BadValue,
     errors.TopicNotFound,
     errors.PartitionNotFound,
     errors.OffsetOutOfRange,
     errors.DamagedData,
+    errors.NoQuorum,
 )
-_CURSOR_ERRORS: Final = (errors.BadCursorName, errors.TopicNotFound, errors.CursorNotFound)
+_CURSOR_ERRORS: Final = (errors.BadCursorName, errors.TopicNotFound, errors.CursorNotFound, errors.NoQuorum)
 
 
-def _ok(doc: str, shape: Any) -> tuple[Answer, ...]:
-    return (Answer(status=200, doc=doc, contents=(Content(shape=shape),)),)
-
+_STALE_HEADER: Final = ("Holdfast-Stale-Ms", "with `stale`: how many milliseconds ago nothing was missing here")
 
 _TOPICS: Final = (
     Route(
@@ -78,7 +62,7 @@ _TOPICS: Final = (
                 headers=(("Location", "the path of the topic"),),
             ),
         ),
-        errors=(*_BODY_ERRORS, errors.BadTopicName, errors.TopicExists, errors.TooManyTopics),
+        errors=(*BODY_ERRORS, *_DECISION_ERRORS, errors.BadTopicName, errors.TopicExists, errors.TooManyTopics),
     ),
     Route(
         method="GET",
@@ -87,7 +71,7 @@ _TOPICS: Final = (
         tag="Topics",
         summary="List all topics",
         handler=topics.list_topics,
-        answers=_ok("Every topic, by name.", schema.Topics),
+        answers=ok("Every topic, by name.", schema.Topics),
     ),
     Route(
         method="GET",
@@ -96,8 +80,8 @@ _TOPICS: Final = (
         tag="Topics",
         summary="Describe a topic",
         handler=topics.describe_topic,
-        answers=_ok("The topic.", TopicDescription),
-        errors=(errors.BadTopicName, errors.TopicNotFound),
+        answers=ok("The topic.", TopicDescription),
+        errors=(errors.BadTopicName, errors.TopicNotFound, errors.NoQuorum),
     ),
     Route(
         method="DELETE",
@@ -108,7 +92,7 @@ _TOPICS: Final = (
         doc="Its messages and cursors go with it.",
         handler=topics.delete_topic,
         answers=(Answer(status=204, doc="It is gone."),),
-        errors=(errors.BadTopicName, errors.TopicNotFound, errors.CrossOrigin, errors.Unavailable),
+        errors=(errors.BadTopicName, errors.TopicNotFound, errors.CrossOrigin, *_DECISION_ERRORS),
     ),
 )
 
@@ -135,7 +119,7 @@ _PUBLISH: Final = (
                 },
             ),
         ),
-        answers=_ok("Where each message stands, in the order of the request.", schema.PublishResults),
+        answers=ok("Where each message stands, in the order of the request.", schema.PublishResults),
         errors=(*_PUBLISH_ERRORS, errors.BadJson, errors.BadMessage, errors.BadMessageId),
     ),
     Route(
@@ -150,7 +134,7 @@ _PUBLISH: Final = (
         ),
         handler=batches.publish_batches,
         bodies=(Content(media_type=BATCHES_TYPE),),
-        answers=_ok("Where each batch stands, in the order of the request.", schema.BatchResults),
+        answers=ok("Where each batch stands, in the order of the request.", schema.BatchResults),
         errors=(*_PUBLISH_ERRORS, errors.BadBatch, errors.BadMessage, errors.BadMessageId),
     ),
 )
@@ -165,10 +149,11 @@ _READ: Final = (
         doc=(
             f"As JSON, or with `Accept: {BATCHES_TYPE}` the stored record batches as they are; the first may then "
             "begin before `offset`, and `max` is not looked at. With `wait_ms`, an empty answer waits for the first "
-            "message."
+            "message. In a cluster every node answers, and shows what was acknowledged by any of them before; with "
+            "`stale` it shows what it has, also where it cannot reach the others."
         ),
         handler=read.read,
-        query=(read.OFFSET, read.MAX, read.MAX_BYTES, read.WAIT_MS),
+        query=(read.OFFSET, read.MAX, read.MAX_BYTES, read.WAIT_MS, read.STALE),
         answers=(
             Answer(
                 status=200,
@@ -178,6 +163,7 @@ _READ: Final = (
                     ("Holdfast-Next-Offset", "with batches: the offset to ask for next"),
                     ("Holdfast-Start-Offset", "with batches: the oldest offset of the partition"),
                     ("Holdfast-End-Offset", "with batches: the offset the next message will get"),
+                    _STALE_HEADER,
                 ),
             ),
         ),
@@ -190,9 +176,16 @@ _READ: Final = (
         tag="Read",
         summary="Find an offset by time",
         handler=read.offset_at,
-        query=(read.TIMESTAMP,),
-        answers=_ok("The first message of that time or later; the end if there is none.", schema.OffsetAnswer),
-        errors=(errors.BadTopicName, errors.BadValue, errors.TopicNotFound, errors.PartitionNotFound),
+        query=(read.TIMESTAMP, read.STALE),
+        answers=(
+            Answer(
+                status=200,
+                doc="The first message of that time or later; the end if there is none.",
+                contents=(Content(shape=schema.OffsetAnswer),),
+                headers=(_STALE_HEADER,),
+            ),
+        ),
+        errors=(errors.BadTopicName, errors.BadValue, errors.TopicNotFound, errors.PartitionNotFound, errors.NoQuorum),
     ),
     Route(
         method="GET",
@@ -203,16 +196,18 @@ _READ: Final = (
         doc=(
             "Server-sent events, one a message. `id:` is `partition-offset`, `data:` the message with its "
             "`partition`. A comment comes every 15 seconds in which nothing else does. `event: gap` tells of messages "
-            "that expired or are damaged; `event: end` with an error means that the topic is gone."
+            "that expired or are damaged; `event: end` with an error means that the topic is gone. In a cluster it "
+            "shows what this node has, as it comes; `stale` begins it without asking the others where the end is."
         ),
         handler=tail.tail,
-        query=(tail.FROM, tail.PARTITION),
+        query=(tail.FROM, tail.PARTITION, read.STALE),
         request_headers=(("Last-Event-ID", "the id of the last event seen: the stream goes on behind it"),),
         answers=(
             Answer(
                 status=200,
                 doc="Events until one side closes the connection.",
                 contents=(Content(media_type=tail.EVENT_STREAM_TYPE),),
+                headers=(_STALE_HEADER,),
             ),
         ),
         errors=(errors.BadTopicName, *_READ_ERRORS),
@@ -227,7 +222,7 @@ _CURSORS: Final = (
         tag="Cursors",
         summary="List all cursors",
         handler=cursors.list_cursors,
-        answers=_ok("Every cursor of every topic.", schema.Cursors),
+        answers=ok("Every cursor of every topic.", schema.Cursors),
     ),
     Route(
         method="GET",
@@ -236,8 +231,8 @@ _CURSORS: Final = (
         tag="Cursors",
         summary="List the cursors of a topic",
         handler=cursors.list_topic_cursors,
-        answers=_ok("Every cursor of the topic.", schema.Cursors),
-        errors=(errors.BadTopicName, errors.TopicNotFound),
+        answers=ok("Every cursor of the topic.", schema.Cursors),
+        errors=(errors.BadTopicName, errors.TopicNotFound, errors.NoQuorum),
     ),
     Route(
         method="GET",
@@ -246,7 +241,7 @@ _CURSORS: Final = (
         tag="Cursors",
         summary="Describe a cursor",
         handler=cursors.describe_cursor,
-        answers=_ok("The cursor.", CursorDescription),
+        answers=ok("The cursor.", CursorDescription),
         errors=(errors.BadTopicName, *_CURSOR_ERRORS),
     ),
     Route(
@@ -261,7 +256,7 @@ _CURSORS: Final = (
         ),
         handler=cursors.read_cursor,
         query=(read.MAX, read.MAX_BYTES, read.WAIT_MS, cursors.FROM, cursors.AUTO_ACK),
-        answers=_ok("The next messages of all partitions, and what to acknowledge them with.", schema.CursorMessages),
+        answers=ok("The next messages of all partitions, and what to acknowledge them with.", schema.CursorMessages),
         errors=(
             errors.BadTopicName,
             errors.BadCursorName,
@@ -269,6 +264,7 @@ _CURSORS: Final = (
             errors.TopicNotFound,
             errors.DamagedData,
             errors.CrossOrigin,
+            *_DECISION_ERRORS,
         ),
         changes_state=True,
     ),
@@ -281,8 +277,8 @@ _CURSORS: Final = (
         doc="Everything below the offset of a partition is done. A cursor never moves backwards this way.",
         handler=cursors.ack_cursor,
         bodies=(Content(shape=schema.Ack, example={"offsets": {"0": 1}}),),
-        answers=_ok("The cursor as it stands now, durably.", CursorDescription),
-        errors=(*_BODY_ERRORS, errors.BadTopicName, *_CURSOR_ERRORS, errors.PartitionNotFound),
+        answers=ok("The cursor as it stands now, durably.", CursorDescription),
+        errors=(*BODY_ERRORS, *_DECISION_ERRORS, errors.BadTopicName, *_CURSOR_ERRORS, errors.PartitionNotFound),
     ),
     Route(
         method="PUT",
@@ -293,8 +289,8 @@ _CURSORS: Final = (
         doc="To `earliest`, `latest`, an offset, or a time ago (`-10m`: s, m, h, d). A new name makes a cursor.",
         handler=cursors.seek_cursor,
         bodies=(Content(shape=schema.Seek, example={"to": "earliest"}),),
-        answers=_ok("The cursor as it stands now, durably.", CursorDescription),
-        errors=(*_BODY_ERRORS, errors.BadTopicName, *_CURSOR_ERRORS, errors.PartitionNotFound),
+        answers=ok("The cursor as it stands now, durably.", CursorDescription),
+        errors=(*BODY_ERRORS, *_DECISION_ERRORS, errors.BadTopicName, *_CURSOR_ERRORS, errors.PartitionNotFound),
     ),
     Route(
         method="DELETE",
@@ -304,87 +300,8 @@ _CURSORS: Final = (
         summary="Forget a cursor",
         handler=cursors.delete_cursor,
         answers=(Answer(status=204, doc="It is gone."),),
-        errors=(errors.BadTopicName, *_CURSOR_ERRORS, errors.CrossOrigin, errors.Unavailable),
+        errors=(errors.BadTopicName, *_CURSOR_ERRORS, errors.CrossOrigin, *_DECISION_ERRORS),
     ),
 )
 
-_OPERATION: Final = (
-    Route(
-        method="GET",
-        path="/health",
-        operation="health",
-        tag="Operation",
-        summary="Liveness",
-        doc="Answers while the process does; says nothing about the disk.",
-        handler=health.health,
-        answers=_ok("It does.", schema.Health),
-    ),
-    Route(
-        method="GET",
-        path="/ready",
-        operation="ready",
-        tag="Operation",
-        summary="Readiness",
-        doc="Whether publishes are taken, and if not, why.",
-        handler=health.ready,
-        answers=(
-            *_ok("They are.", schema.Ready),
-            Answer(status=503, doc="They are not, and why.", contents=(Content(shape=schema.Ready),)),
-        ),
-    ),
-    Route(
-        method="GET",
-        path="/metrics",
-        operation="metrics",
-        tag="Operation",
-        summary="Metrics",
-        doc="JSON; Prometheus or OpenMetrics text where `Accept` ranks it higher.",
-        handler=metrics.metrics,
-        answers=(
-            Answer(
-                status=200,
-                doc="All metrics as they are now.",
-                contents=(
-                    Content(shape=schema.Metrics),
-                    Content(media_type=metrics.TEXT_TYPE),
-                    Content(media_type=metrics.OPENMETRICS_TYPE),
-                ),
-            ),
-        ),
-    ),
-    Route(
-        method="GET",
-        path="/v1/info",
-        operation="info",
-        tag="Operation",
-        summary="About this node",
-        handler=health.info,
-        answers=_ok("Version, node, addresses, uptime.", schema.Info),
-    ),
-    Route(
-        method="GET",
-        path="/openapi.json",
-        operation="openapi",
-        tag="Operation",
-        summary="OpenAPI document",
-        handler=openapi.openapi,
-        answers=_ok("An OpenAPI 3.1 document.", dict[str, Any]),
-    ),
-    Route(
-        method="GET",
-        path="/docs",
-        operation="docs",
-        tag="Operation",
-        summary="This page",
-        handler=docs_page.docs,
-        answers=(
-            Answer(
-                status=200,
-                doc="A page that needs no network but this broker.",
-                contents=(Content(media_type=docs_page.HTML_TYPE),),
-            ),
-        ),
-    ),
-)
-
-ROUTES: Final = (*_TOPICS, *_PUBLISH, *_READ, *_CURSORS, *_OPERATION)
+ROUTES: Final = (*_TOPICS, *_PUBLISH, *_READ, *_CURSORS, *CLUSTER, *OPERATION)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response
 from holdfast.frontends.http.params import Param
 from holdfast.frontends.http.services import Services
+from holdfast.model import errors
 from holdfast.model.errors import BadValue, HoldfastError, MethodNotAllowed, NotFound
 
 Handler = Callable[[Services, Request], Awaitable[Response]]
@@ -56,6 +57,22 @@ class Route:
     errors: tuple[type[HoldfastError], ...] = ()
     # A GET that moves something; a page of another site must not be able to trigger it.
     changes_state: bool = False
+
+
+# What can be wrong with any body.
+BODY_ERRORS: Final = (
+    errors.BadJson,
+    errors.BadValue,
+    errors.TooLarge,
+    errors.UnsupportedMediaType,
+    errors.CrossOrigin,
+    errors.Overloaded,
+    errors.Unavailable,
+)
+
+
+def ok(doc: str, shape: Any) -> tuple[Answer, ...]:
+    return (Answer(status=200, doc=doc, contents=(Content(shape=shape),)),)
 
 
 class Router:

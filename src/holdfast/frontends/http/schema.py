@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from holdfast.model.cluster import GroupDescription
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 Partition = Annotated[int, Meta(ge=0)]
@@ -71,6 +72,14 @@ class Seek(Struct, frozen=True, forbid_unknown_fields=True):
     partition: Partition | None = None
 
 
+class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who shall lead a partition; without topic and partition, the control group."""
+
+    to: Annotated[str, Meta(description="the node's name")]
+    topic: str | None = None
+    partition: Partition | None = None
+
+
 # --- answers ----------------------------------------------------------------------------------------
 
 
@@ -126,11 +135,17 @@ class Message(Struct, frozen=True, kw_only=True):
     headers_base64: dict[str, bytes] | UnsetType = UNSET
 
 
+StaleMs = Annotated[
+    int, Meta(description="with `stale`: how many milliseconds ago this node last knew that nothing was missing")
+]
+
+
 class Messages(Struct, frozen=True):
     """Messages, and the offset to ask for next."""
 
     messages: list[Message]
     next_offset: int
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class CursorMessages(Struct, frozen=True):
@@ -142,10 +157,25 @@ class CursorMessages(Struct, frozen=True):
 
 class OffsetAnswer(Struct, frozen=True):
     offset: int
+    stale_ms: StaleMs | UnsetType = UNSET
 
 
 class Cursors(Struct, frozen=True):
     cursors: list[CursorDescription]
+
+
+class Groups(Struct, frozen=True):
+    """Groups as the node that was asked sees them."""
+
+    groups: list[GroupDescription]
+
+
+class Transferred(Struct, frozen=True, kw_only=True):
+    """Who leads now; without topic and partition, the control group."""
+
+    topic: str | None
+    partition: int | None
+    leader: str
 
 
 class Health(Struct, frozen=True):
@@ -164,6 +194,7 @@ class Info(Struct, frozen=True, kw_only=True):
 
     version: str
     node: str
+    cluster: Annotated[str, Meta(description="the cluster this node belongs to; equal on all its nodes")]
     addresses: Annotated[dict[str, str], Meta(description="front end to host:port")]
     started_ms: int
     uptime_ms: int

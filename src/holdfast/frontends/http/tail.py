@@ -13,6 +13,9 @@ hundred kilobytes, however far the log runs ahead of it.
     event: end                                 the stream is over and will not go on: the topic is gone
     data: {"error":{...}}
 
+In a cluster a stream shows what the node it comes from has, as it gets it: late where that node is behind or
+cut off, never wrong. Only where it begins is asked of the others.
+
 A topic of several partitions is resumed from all of them, so its ids list every partition, the
 message's own first. That can be long, so not every event has one: a reader that resumes may see a few
 events again, and misses none.
@@ -28,11 +31,11 @@ import msgspec
 from holdfast.frontends.http.errors import error_body
 from holdfast.frontends.http.exchange import NO_STORE, Request, Response
 from holdfast.frontends.http.params import OptionalIntParam, PlaceParam, shown
-from holdfast.frontends.http.read import message
+from holdfast.frontends.http.read import STALE, STALE_HEADER, message
 from holdfast.frontends.http.services import Services, Woken
-from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange
+from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange, Unavailable
 from holdfast.model.ids import Offset
-from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
+from holdfast.model.limits import STALE_AFTER_MS, SUBSCRIBER_BUFFER_BYTES_MAX
 from holdfast.model.messages import StoredMessage
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
@@ -56,15 +59,17 @@ async def tail(services: Services, request: Request) -> Response:
     broker = services.broker
     topic = services.delivers_from(request.params[0])
     partition = PARTITION.of(request.query)
-    start = FROM.of(request.query)
+    start, stale = FROM.of(request.query), STALE.of(request.query)
     partitions = [one.partition for one in broker.describe_topic(topic).partitions]
     numbers = partitions if partition is None else [partition]
     resumed = _positions(request.header(b"last-event-id"))
     positions = {
-        number: resumed[number] if number in resumed else await broker.resolve_offset(topic, number, start)
+        number: resumed[number] if number in resumed else await broker.resolve_offset(topic, number, start, stale=stale)
         for number in numbers
     }
     headers = [(b"content-type", EVENT_STREAM_TYPE.encode()), NO_STORE, (b"x-accel-buffering", b"no")]
+    if stale:
+        headers.append((STALE_HEADER, b"%d" % max(broker.staleness_ms(topic, number) for number in numbers)))
     return Response(200, headers, stream=_events(services, request, topic, positions))
 
 
@@ -86,7 +91,10 @@ async def _events(
             if woken in {Woken.READER_GONE, Woken.STOPPING}:
                 return
             if woken is Woken.TIMEOUT:
-                yield b": nothing new\n\n"
+                stale_ms = max(services.broker.staleness_ms(topic, number) for number in positions)
+                yield b": nothing new\n\n" if stale_ms < STALE_AFTER_MS else b": cut off for %d ms\n\n" % stale_ms
+    except Unavailable:
+        return  # a stream that just ends is resumed, here or at another node
     except HoldfastError as error:
         yield b"event: end\ndata: %b\n\n" % _encode(error_body(error))
     finally:
@@ -101,7 +109,10 @@ async def _next_pieces(services: Services, topic: str, number: int, positions: d
     if position == end:
         return []
     try:
-        found, positions[number] = await broker.read(topic, number, position, _READ_MESSAGES, _READ_BYTES)
+        # Beyond the end, it matters whether this node is behind or the log is another one.
+        found, positions[number] = await broker.read(
+            topic, number, position, _READ_MESSAGES, _READ_BYTES, stale=position < end
+        )
     except OffsetOutOfRange as error:
         # Expired while the reader was slow, or another topic of the same name: its start is what is there.
         positions[number] = start

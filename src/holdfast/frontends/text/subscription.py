@@ -78,7 +78,9 @@ class Subscription:
         self._source = broker.delivers_from(topic)
         # Taken now, not when the task gets its turn: the next line may publish already. In a topic that
         # does not exist yet, everything is still to come.
-        self._start: str | dict[int, Offset] = broker.end_positions(self._source) or "earliest"
+        # What is published from now on: all of it where the topic is yet to be made.
+        from_now_on = "earliest" if broker.backend.topic(self._source) is None else "latest"
+        self._start: str | dict[int, Offset] = broker.end_positions(self._source) or from_now_on
         self._unconfirmed: deque[tuple[int, int, Offset]] = deque()
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None

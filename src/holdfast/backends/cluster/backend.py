@@ -1,0 +1,443 @@
+"""The cluster backend: every partition is a Raft group, and its Raft log is the partition's log.
+
+A node without peers is a cluster of one: the same code and the same files, with nobody to ask. The parts: `groups`
+does what the consensus of each group says, `control` applies what the nodes have agreed on (topics, cursors,
+nodes), `forwarding` brings publishes to leaders elsewhere, `confirming` makes reads current, `upkeep` spreads
+leaders and lets newcomers in. This class keeps the promises of `broker.backend.Backend` with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from holdfast.backends.cluster import retention, status
+from holdfast.backends.cluster.commands import Command, Outcome, PreferLeader
+from holdfast.backends.cluster.confirming import Confirming
+from holdfast.backends.cluster.control import CONTROL, Control
+from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.forwarding import Lanes, PublishHere
+from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.neighbours import Neighbours
+from holdfast.backends.cluster.opening import Opening
+from holdfast.backends.cluster.proposals import Proposals
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica_names import node_of, replica_id
+from holdfast.backends.cluster.serving import Serving
+from holdfast.backends.cluster.sync_policy import SyncPolicy
+from holdfast.backends.cluster.topic_changes import TopicChanges
+from holdfast.backends.cluster.topic_files import TopicFiles
+from holdfast.backends.cluster.topics import Topics
+from holdfast.backends.cluster.upkeep import Upkeep
+from holdfast.broker.backend import Unwatch
+from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.errors import (
+    DiskFull,
+    HoldfastError,
+    NoQuorum,
+    ShuttingDown,
+    StorageFailed,
+)
+from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
+from holdfast.model.messages import BatchPublished
+from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
+from holdfast.storage.directory import DataDirectory
+
+log = structlog.get_logger("holdfast.cluster")
+
+# A node that starts waits so long for what it missed before it serves what it has.
+_CATCH_UP_S: Final = 3.0
+_HAND_OVER_S: Final = 1.0
+
+
+class ClusterBackend:
+    """Keeps the promises of `broker.backend.Backend` together with the nodes it knows."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        *,
+        sync: SyncPolicy,
+        now_ms: Callable[[], TimestampMs],
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        default_retention: TopicConfig | None = None,
+        partitions_max: int = PARTITIONS_MAX,
+        listen: tuple[str, int] | None = None,
+        peers: Mapping[str, str] | None = None,
+        on_fatal: Callable[[HoldfastError], None] = lambda error: None,
+    ) -> None:
+        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {})
+        self._directory = directory
+        self._sync = sync
+        self._now_ms = now_ms
+        self._files = TopicFiles(directory, segment_bytes, now_ms)
+        self._partitions_max = partitions_max
+        self._default_retention = default_retention or TopicConfig()
+        self._on_fatal = on_fatal
+        self._failure: HoldfastError | None = None
+        self._disk_full = False
+        self.forwarded_batches = 0
+        self._interval_task: asyncio.Task[None] | None = None
+        self.groups: Groups
+        self.topics_here: Topics
+        self.control: Control
+        self.state: ControlState
+        self.upkeep: Upkeep
+        self._proposals: Proposals
+        self._changes: TopicChanges
+        self._lanes: Lanes
+        self._confirming: Confirming
+
+    @property
+    def node_id(self) -> str:
+        return self._directory.identity.node
+
+    @property
+    def sync_policy(self) -> SyncPolicy:
+        return self._sync
+
+    @property
+    def sync_rounds(self) -> tuple[int, float]:
+        """How many rounds of syncing there were, and the seconds they took."""
+        return self.groups.syncer.rounds, self.groups.syncer.seconds
+
+    def problem(self) -> str | None:
+        if self._failure is not None:
+            return self._failure.message
+        if self._disk_full:
+            return "the disk is full; make room and publishing goes on"
+        if not self.control.replica.raft.hears_leader:
+            return self.no_quorum(self.control.replica).message
+        return None
+
+    def no_quorum(self, replica: Replica) -> NoQuorum:
+        """Why a group cannot decide anything, with who is missing."""
+        voters = replica.raft.members.voters
+        nodes = {node_of(voter) for voter in voters} - {self.node_id}
+        missing = sorted(node for node in nodes if not (self.neighbours.is_up(node) and self.groups.is_heard(node)))
+        who = f"{', '.join(missing)} cannot be reached" if missing else "no leader is elected yet"
+        what = "the cluster" if replica.group == CONTROL else replica.name
+        return NoQuorum(f"{what} has no majority of its {len(voters)} nodes now: {who}")
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open everything and make it whole after a crash. Raises `DataDirectoryError`."""
+        # Before any other node hears of this one: what is found may make it somebody else.
+        opening = Opening(
+            self._directory,
+            self._files,
+            has_peers=self.neighbours.has_peers,
+            now_ms=self._now_ms,
+            on_failure=self._fail,
+        )
+        opened = opening.open()
+        self.neighbours.check_history(has_topics=bool(opened.loaded.topics or opened.loaded.cursors))
+        await self.neighbours.start()
+        formation = await self.neighbours.form()
+        me = replica_id(self.node_id, self._directory.life)
+        self.groups = Groups(
+            me,
+            transport=self.neighbours,
+            hard_states=opened.hard_states,
+            sync=self._sync,
+            on_failure=self._fail,
+        )
+        self.topics_here = Topics(self._files, self.groups, formation.members, is_up=self.neighbours.is_up)
+        self.topics_here.leaving = opened.leaving
+        control_replica = self.groups.add(CONTROL, "the control log", opened.control_log, formation.members)
+        self._proposals = Proposals(self._decide, lambda: self.no_quorum(control_replica))
+        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded)
+        for topic in opened.loaded.topics.values():
+            self.topics_here.add(topic, opened.logs.get(topic.name))
+        self.control = Control(control_replica, opened.store, opened.loaded.applied, self.state.apply, self._fail)
+        self._changes = TopicChanges(
+            self._directory,
+            self.topics_here,
+            members=lambda: control_replica.raft.members,
+            propose=self._proposals.propose,
+            now_ms=self._now_ms,
+            default_retention=self._default_retention,
+            partitions_max=self._partitions_max,
+        )
+        self._lanes = Lanes(self.neighbours, self.no_quorum)
+        self.watch_deletions(self._lanes.forget_topic)
+        self._confirming = Confirming(self.neighbours, self.no_quorum)
+        self.upkeep = Upkeep(
+            self.groups,
+            self.topics_here,
+            self.control,
+            self.neighbours,
+            lambda: self.state.nodes,
+            self._proposals.propose,
+        )
+        self.serving = Serving(
+            self._directory,
+            self.groups,
+            self.topics_here,
+            self.control,
+            self.state,
+            self._lanes,
+            self.neighbours,
+            on_failure=self._fail,
+            status=lambda: msgspec.json.encode(status.of_node(self)),
+        )
+        self.neighbours.attach(self.serving)
+        self.groups.start()
+        self.control.start()
+        await self._begin(is_incomplete=opened.loaded.is_incomplete)
+        self.upkeep.start()
+        self._directory.keep_reserve()
+        if self._sync.gives_up:
+            log.warning("weaker_than_group_sync", sync=str(self._sync), gives_up=self._sync.gives_up)
+        if self._sync.interval_ms:
+            self._interval_task = asyncio.get_running_loop().create_task(self._sync_at_intervals())
+
+    async def _begin(self, *, is_incomplete: bool) -> None:
+        """Be where the others are, or, alone, where this node was, before anybody is served."""
+        control = self.control
+        if not control.replica.is_alone:
+            with contextlib.suppress(NoQuorum):
+                index = await self._confirming.confirm(control.replica, _CATCH_UP_S)
+                await control.wait_until_applied(index)
+            return
+        self.groups.elect_without_others()
+        await control.wait_until_applied(control.replica.raft.commit)
+        for topic in self._files.unknown(set(self.topics_here.known), state_is_incomplete=is_incomplete):
+            await self._proposals.propose(self._changes.creation(topic))
+        await self._bring_cursors_back()
+
+    async def stop(self) -> None:
+        """Sync and close everything."""
+        stopped = ShuttingDown("the broker stopped before this was known to be stored")
+        if self._interval_task is not None:
+            self._interval_task.cancel()
+        await self.upkeep.stop()
+        self._lanes.close()
+        self._confirming.close()
+        await self._proposals.stop(stopped)
+        await self.neighbours.stop()
+        await self.control.stop()
+        self.topics_here.close()
+        await self.groups.stop()
+        await self.control.close_store()
+        for replica in self.groups.replicas.values():
+            replica.close(stopped)
+        self.groups.close()
+        self._directory.close()
+
+    async def hand_over(self) -> None:
+        """Let others lead what this node leads: nobody has to wait for an election when it leaves."""
+        await self.upkeep.hand_over(_HAND_OVER_S)
+
+    async def _bring_cursors_back(self) -> None:
+        """With a weaker sync a power loss may take messages that readers had: they get the ones that follow."""
+        for topic, name in self.state.cursors.keys():  # noqa: SIM118 - a table, not a dict
+            positions = self.state.cursors.get((topic, name)) or {}
+            ends = {number: self.end_offset(PartitionId(topic, number)) for number in positions}
+            known = topic in self.topics_here.known
+            beyond = {number: end for number, end in ends.items() if known and positions[number] > end}
+            if beyond:
+                log.warning("cursor_beyond_end", topic=topic, cursor=name, moved_to=beyond)
+                await self.set_cursor(topic, name, beyond)
+
+    # --- the control log ----------------------------------------------------------------------------
+
+    async def _decide(self, commands: list[Command]) -> list[Outcome]:
+        """Have commands decided by whoever leads the control group; what is decided shows here before it is told."""
+        if self._failure is not None:
+            raise self._failure
+        if self.control.replica.leads:
+            try:
+                decision = await self.control.decide(commands)
+            except DiskFull:
+                self.upkeep.let_others_lead(self.control.replica)
+                raise
+        else:
+            decision = await self.neighbours.propose(self.control.replica, commands)
+        await self.control.wait_until_applied(LogIndex(decision.index))
+        return decision.outcomes
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def leads(self, partition: PartitionId) -> bool:
+        replica = self.topics_here.replicas.get(partition)
+        return replica is not None and replica.leads
+
+    def has_waiting(self, partition: PartitionId) -> bool:
+        return not self._lanes.is_empty(partition)
+
+    def reign(self, partition: PartitionId) -> int | None:
+        replica = self.topics_here.replicas.get(partition)
+        return None if replica is None else replica.reign
+
+    def watch_deletions(self, on_deleted: Callable[[TopicName], None]) -> None:
+        self.topics_here.deletion_watchers.append(on_deleted)
+
+    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
+        self.topics_here.reign_watchers.append(on_change)
+
+    def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
+        if self._failure is not None:
+            raise self._failure
+        replica = self.topics_here.replicas.get(partition) or self.topics_here.found(partition)
+        try:
+            appended = replica.append(batch)
+        except DiskFull:
+            if not self._disk_full:
+                self._disk_full = True
+                log.error("disk_full", partition=str(partition))
+            self.upkeep.let_others_lead(replica)
+            raise
+        except StorageFailed as error:
+            self._fail(error)
+            raise
+        if self._disk_full:
+            self._disk_full = False
+            log.info("disk_has_room_again")
+        return appended
+
+    def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        if self._failure is not None:
+            raise self._failure
+        forwarded = self._lanes.forward(partition, self.topics_here.found(partition), batch, has_ids=has_ids)
+        self.forwarded_batches += 1
+        return forwarded
+
+    def publish_with(self, publish_here: PublishHere) -> None:
+        self._lanes.publish_here = publish_here
+
+    async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
+        replica = self.topics_here.found(partition)
+        if offset > replica.end:
+            # It may be there, and only not here yet.
+            await self.catch_up(partition)
+        return await replica.read(offset, bytes_max)
+
+    async def catch_up(self, partition: PartitionId) -> None:
+        replica = self.topics_here.found(partition)
+        if not replica.is_alone:
+            await self._confirming.confirm(replica)
+
+    def staleness_ms(self, partition: PartitionId) -> int:
+        return self.groups.staleness_ms(self.topics_here.found(partition))
+
+    def is_current(self, partition: PartitionId) -> bool:
+        replica = self.topics_here.found(partition)
+        return replica.is_alone or replica.is_current
+
+    def start_offset(self, partition: PartitionId) -> Offset:
+        return self.topics_here.found(partition).log.start_offset
+
+    def end_offset(self, partition: PartitionId) -> Offset:
+        replica = self.topics_here.replicas.get(partition)
+        return replica.end if replica is not None else Offset(0)
+
+    def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
+        return self.topics_here.found(partition).log.next_readable(offset)
+
+    async def offset_at(self, partition: PartitionId, timestamp_ms: TimestampMs) -> Offset:
+        replica = self.topics_here.found(partition)
+        return min(replica.log.first_at_or_after(timestamp_ms), replica.end)
+
+    def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
+        return self.topics_here.found(partition).watch(on_commit)
+
+    def describe_partition(self, partition: PartitionId) -> PartitionDescription:
+        return status.of_partition(partition.number, self.topics_here.replicas.get(partition))
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: TopicName) -> Topic | None:
+        return self.topics_here.known.get(name)
+
+    def topics(self) -> Sequence[Topic]:
+        return list(self.topics_here.known.values())
+
+    def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
+        self.topics_here.watchers.append(on_topic)
+        for topic in self.topics():
+            on_topic(topic)
+
+    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        if self._failure is not None:
+            raise self._failure
+        return await self._changes.create(name, config)
+
+    async def delete_topic(self, name: TopicName) -> None:
+        await self._changes.delete(name)
+
+    # --- cursors ----------------------------------------------------------------------------------
+
+    def cursor(self, topic: TopicName, name: CursorName) -> Mapping[int, Offset] | None:
+        return self.state.cursors.get((topic, name))
+
+    def cursors(self) -> Sequence[tuple[TopicName, CursorName]]:
+        return self.state.cursors.keys()
+
+    async def catch_up_cursors(self) -> None:
+        if not self.control.replica.is_alone:
+            await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
+
+    def set_cursor(
+        self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
+    ) -> asyncio.Future[None]:
+        return self.state.cursors.set((topic, name), positions, only_forward=only_forward)
+
+    async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
+        await self.state.cursors.drop((topic, name))
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        return await status.of_cluster(self)
+
+    def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
+        return status.of_groups(self, topic)
+
+    async def transfer(self, partition: PartitionId | None, node: str) -> None:
+        replica = self.control.replica if partition is None else self.topics_here.found(partition)
+        self.neighbours.check_can_lead(node)
+        if partition is not None:
+            # Decided first: else whoever spreads the leaders would take it back.
+            await self._proposals.propose(
+                PreferLeader(partition.topic, self.topics_here.token_of(partition.topic), partition.number, node)
+            )
+        await self._confirming.confirm(replica)
+        await self.serving.transfer_anywhere(replica, node)
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """Delete what retention no longer keeps; returns the number of segments."""
+        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms())
+
+    async def verify(self) -> None:
+        """Check sealed segments in the background: damage is reported before somebody reads it."""
+        await retention.verify(self.topics_here)
+
+    async def _sync_at_intervals(self) -> None:
+        while True:
+            await asyncio.sleep(self._sync.interval_ms / 1000)
+            for replica in self.groups.replicas.values():
+                if replica.log.last_index > replica.log.synced_index:
+                    self.groups.syncer.request(replica.log)
+
+    def _fail(self, error: HoldfastError) -> None:
+        """Stop acknowledging until a restart. Said once; the first reason is the one that counts."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        log.critical("storage_failed", problem=error.message)
+        if hasattr(self, "groups"):
+            for replica in self.groups.replicas.values():
+                replica.fail_waiting(error)
+        if self.neighbours.has_peers:
+            # Others can serve: a node that cannot keep what it promises is better gone.
+            self._on_fatal(error)

@@ -1,0 +1,102 @@
+"""What the control log says: the changes of topics, cursors and nodes that all nodes make in the same order.
+
+An entry (`KIND_COMMAND`) is a row of commands as msgpack. Commands may arrive twice, when whoever proposed them
+did not hear that they were taken; each is made so that the second time changes nothing and is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
+from holdfast.model.topics import TopicConfig
+
+# In one entry. A command's number is made of its entry's and its place in there, so this never changes.
+COMMANDS_MAX: Final = 1024
+
+
+class CreateTopic(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """`token` tells this topic from another of the same name; `voters` are its first replicas."""
+
+    name: TopicName
+    config: TopicConfig
+    created_ms: TimestampMs
+    voters: tuple[str, ...]
+    token: str
+
+
+class DeleteTopic(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """Only the topic with this token: one that was created since stays."""
+
+    name: TopicName
+    token: str
+
+
+class MoveCursor(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """`only_forward` is a reader's own progress, which never goes back; otherwise somebody seeks."""
+
+    topic: TopicName
+    token: str
+    name: CursorName
+    positions: dict[int, Offset]
+    only_forward: bool
+
+
+class DropCursor(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    topic: TopicName
+    token: str
+    name: CursorName
+
+
+class NoteNode(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """A node says under which addresses it is reached."""
+
+    node: str
+    life: str
+    addresses: dict[str, str]
+
+
+class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    """Somebody wants this node to lead a partition whenever it can."""
+
+    topic: TopicName
+    token: str
+    partition: int
+    node: str
+
+
+Command = CreateTopic | DeleteTopic | MoveCursor | DropCursor | NoteNode | PreferLeader
+
+# What became of a command: nothing to say, or an error (`wire/peer_errors.py`).
+Outcome = bytes | None
+
+
+class Decision(msgspec.Struct, array_like=True, frozen=True):
+    """Where in the control log commands stand, and what became of each."""
+
+    index: int
+    outcomes: list[Outcome]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Command]).decode
+_decode_decision = msgspec.msgpack.Decoder(Decision).decode
+
+
+def encode(commands: Sequence[Command]) -> bytes:
+    return _encode(list(commands))
+
+
+def decode(body: bytes | bytearray | memoryview) -> list[Command]:
+    return _decode(body)
+
+
+def encode_decision(decision: Decision) -> bytes:
+    return _encode(decision)
+
+
+def decode_decision(body: bytes | bytearray | memoryview) -> Decision:
+    return _decode_decision(body)

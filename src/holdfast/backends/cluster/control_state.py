@@ -1,0 +1,74 @@
+"""What the nodes have agreed on: topics, cursors and nodes, as far as the control log was applied here."""
+
+from __future__ import annotations
+
+from holdfast.backends.cluster import state
+from holdfast.backends.cluster.commands import (
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    DropCursor,
+    MoveCursor,
+    NoteNode,
+    PreferLeader,
+)
+from holdfast.backends.cluster.cursor_table import CursorTable, Propose
+from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
+from holdfast.backends.cluster.topics import Topics
+from holdfast.model.errors import TopicNotFound
+from holdfast.model.ids import PartitionId, TopicName
+
+
+class ControlState:
+    """In memory for reading; what `apply` returns belongs into the file."""
+
+    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded) -> None:
+        self.topics = topics
+        self.cursors = CursorTable(propose, topics.token_of, loaded.cursors)
+        self.nodes = loaded.nodes
+        topics.preferred = loaded.preferred
+
+    async def apply(self, command: Command, number: int) -> list[Statement]:
+        """Make a command true here. Raises its outcome where it has none; the same on every node.
+
+        `number` tells a command from all others, and is the same on every node.
+        """
+        match command:
+            case CreateTopic():
+                return [state.topic_row(await self.topics.create(command, number))]
+            case DeleteTopic():
+                topic = await self.topics.delete(command)
+                self.cursors.forget_topic(topic.name)
+                return state.without_topic(topic.name)
+            case MoveCursor():
+                self._check(command.topic, command.token)
+                return state.cursor_rows((command.topic, command.name), self.cursors.apply(command))
+            case DropCursor():
+                self._check(command.topic, command.token)
+                self.cursors.apply_drop((command.topic, command.name))
+                return [state.without_cursor((command.topic, command.name))]
+            case NoteNode():
+                self.nodes[command.node] = row = NodeRow(command.node, command.life, command.addresses)
+                return [state.node_row(row)]
+            case PreferLeader():
+                self._check(command.topic, command.token)
+                self.topics.preferred[PartitionId(command.topic, command.partition)] = command.node
+                return [state.preferred_row(command.topic, command.partition, command.node)]
+
+    def _check(self, name: TopicName, token: str) -> None:
+        """A command that comes late must not change another topic of the same name."""
+        if self.topics.token_of(name) != token:
+            raise TopicNotFound(f"topic {name} was deleted")
+
+    async def replace(self, loaded: Loaded) -> None:
+        """Take over another node's state, which is further than this one's."""
+        tokens = {topic.token for topic in loaded.topics.values()}
+        for topic in list(self.topics.known.values()):
+            if topic.token not in tokens:
+                await self.topics.delete(DeleteTopic(topic.name, topic.token))
+        for topic in loaded.topics.values():
+            if topic.name not in self.topics.known:
+                await self.topics.open(topic)
+        self.cursors.replace(loaded.cursors)
+        self.nodes = loaded.nodes
+        self.topics.preferred = loaded.preferred

@@ -1,0 +1,125 @@
+"""Where named readers stand: what they see at once, and what is decided.
+
+A position is visible on the node where it is set as soon as it is set, so that the next read goes on from
+there, and decided when the control log has it. If that fails, the visible positions go back to the decided
+ones: whoever tries again really tries again, and a cursor that could not be made is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from holdfast.backends.cluster.commands import Command, DropCursor, MoveCursor
+from holdfast.backends.cluster.state import CursorKey
+from holdfast.broker.results import failure
+from holdfast.model.ids import Offset, TopicName
+
+Propose = Callable[[Command], asyncio.Future[None]]
+
+
+class _Cursor:
+    """One cursor: what is decided, and the moves of this node that are not, in their order."""
+
+    def __init__(self, positions: Mapping[int, Offset]) -> None:
+        self.decided = dict(positions)
+        self.visible = dict(positions)
+        self.proposals: dict[asyncio.Future[None], Mapping[int, Offset]] = {}
+
+    def refresh(self) -> None:
+        """What another node moved shows at once, also while this one has moves under way."""
+        self.visible = dict(self.decided)
+        for positions in self.proposals.values():
+            self.visible.update(positions)
+
+
+class CursorTable:
+    """All cursors of one cluster, as this node sees them."""
+
+    def __init__(
+        self,
+        propose: Propose,
+        token_of: Callable[[TopicName], str],
+        loaded: Mapping[CursorKey, Mapping[int, Offset]],
+    ) -> None:
+        self._propose = propose
+        self._token_of = token_of
+        self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+
+    def get(self, key: CursorKey) -> Mapping[int, Offset] | None:
+        cursor = self._cursors.get(key)
+        return None if cursor is None else cursor.visible
+
+    def decided(self, key: CursorKey) -> Mapping[int, Offset] | None:
+        cursor = self._cursors.get(key)
+        return None if cursor is None else cursor.decided
+
+    def keys(self) -> list[CursorKey]:
+        return list(self._cursors)
+
+    def set(self, key: CursorKey, positions: Mapping[int, Offset], *, only_forward: bool) -> asyncio.Future[None]:
+        """Move some positions. With none, the future still waits for what is being decided."""
+        cursor = self._cursors.setdefault(key, _Cursor({}))
+        if not positions:
+            return _all(list(cursor.proposals))
+        proposed = self._propose(MoveCursor(key[0], self._token_of(key[0]), key[1], dict(positions), only_forward))
+        cursor.proposals[proposed] = dict(positions)
+        cursor.refresh()
+        proposed.add_done_callback(lambda done: self._settle(key, cursor, done))
+        return proposed
+
+    def _settle(self, key: CursorKey, cursor: _Cursor, proposed: asyncio.Future[None]) -> None:
+        # Whoever waits asks for the reason; where nobody does, that is fine.
+        failure(proposed)
+        del cursor.proposals[proposed]
+        cursor.refresh()
+        if not cursor.visible and self._cursors.get(key) is cursor:
+            del self._cursors[key]
+
+    def apply(self, move: MoveCursor) -> dict[int, Offset]:
+        """It is decided; returns the positions that changed."""
+        cursor = self._cursors.setdefault((move.topic, move.name), _Cursor({}))
+        changed = {
+            number: offset
+            for number, offset in move.positions.items()
+            if not move.only_forward or offset > cursor.decided.get(number, -1)
+        }
+        cursor.decided.update(changed)
+        cursor.refresh()
+        return changed
+
+    def replace(self, loaded: Mapping[CursorKey, Mapping[int, Offset]]) -> None:
+        """Everything is as another node has it."""
+        self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+
+    def drop(self, key: CursorKey) -> asyncio.Future[None]:
+        return self._propose(DropCursor(key[0], self._token_of(key[0]), key[1]))
+
+    def apply_drop(self, key: CursorKey) -> None:
+        self._cursors.pop(key, None)
+
+    def forget_topic(self, name: TopicName) -> None:
+        """The topic's cursors go with it."""
+        for key in [key for key in self._cursors if key[0] == name]:
+            del self._cursors[key]
+
+
+def _all(proposals: list[asyncio.Future[None]]) -> asyncio.Future[None]:
+    """Done when all of them are, failed if one of them is."""
+    promise: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = len(proposals)
+
+    def settle(done: asyncio.Future[None]) -> None:
+        nonlocal waiting
+        waiting -= 1
+        error = failure(done)
+        if error is not None and not promise.done():
+            promise.set_exception(error)
+        elif not waiting and not promise.done():
+            promise.set_result(None)
+
+    if not proposals:
+        promise.set_result(None)
+    for proposal in list(proposals):
+        proposal.add_done_callback(settle)
+    return promise

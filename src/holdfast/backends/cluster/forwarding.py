@@ -1,0 +1,229 @@
+"""Publishes to partitions that another node leads: sent there, in order, and sent again while nothing was stored.
+
+Each partition has a lane. While its leader is known, batches leave at once and many are under way; while there
+is none, they wait in the lane, in order. A batch that was refused takes its place again. One whose fate is not
+known, because the leader was lost, is sent again only if its messages have ids: the leader recognises those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.requests import Method, PublishReply, PublishRequest, encode
+from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, ShuttingDown, TopicNotFound, Unavailable
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.limits import MIB
+from holdfast.model.messages import BatchPublished
+
+# So long a publish waits for a leader before it is refused.
+PATIENCE_S: Final = 5.0
+# A leader that has a batch answers sooner than this, or is as good as lost.
+_REPLY_S: Final = 10.0
+_PAUSE_S: Final = 0.01
+# Fewer than a link takes at once; the others wait their turn.
+_UNDER_WAY_MAX: Final = 256
+# Waiting and under way, for one partition.
+_LANE_BYTES_MAX: Final = 64 * MIB
+
+_decode_reply = msgspec.msgpack.Decoder(PublishReply).decode
+
+
+class Peers(Protocol):
+    def is_up(self, node: str) -> bool: ...
+
+    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview: ...
+
+
+PublishHere = Callable[[PartitionId, bytearray], asyncio.Future[BatchPublished]]
+
+
+class _Item(NamedTuple):
+    number: int
+    batch: bytearray
+    has_ids: bool
+    deadline: float
+    published: asyncio.Future[BatchPublished]
+    # Whether a leader that was lost may have stored it.
+    may_be_stored: bool = False
+
+
+class Lane:
+    """What one node publishes to one partition that it does not lead."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        replica: Replica,
+        peers: Peers,
+        publish_here: PublishHere,
+        no_quorum: Callable[[Replica], HoldfastError],
+    ) -> None:
+        self._partition = partition
+        self._replica = replica
+        self._peers = peers
+        self._publish_here = publish_here
+        self._no_quorum = no_quorum
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[_Item] = []
+        self._under_way: dict[asyncio.Task[None], _Item] = {}
+        self._bytes = 0
+        self._next_number = 0
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting and not self._under_way
+
+    def forward(self, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        """Have the leader store it. Raises `Unavailable` where too much waits already."""
+        if self._bytes + len(batch) > _LANE_BYTES_MAX:
+            raise Unavailable(f"too much waits for the leader of {self._partition}; try again in a moment")
+        published: asyncio.Future[BatchPublished] = self._loop.create_future()
+        self._next_number += 1
+        self._bytes += len(batch)
+        deadline = self._loop.time() + PATIENCE_S
+        self._waiting.append(_Item(self._next_number, batch, has_ids, deadline, published))
+        if self._pump is None:
+            self._send_waiting()
+            if self._waiting:
+                self._pump = self._loop.create_task(self._pump_on())
+        return published
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        item = self._under_way.pop(task, None)
+        if item is not None and not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(item, LeaderChanged(f"this may be stored or not: {error!r}"))
+        if self._waiting:
+            self._send_waiting()
+
+    def close(self, error: HoldfastError) -> None:
+        """Nobody waits any longer; what is under way may arrive all the same."""
+        if self._pump is not None:
+            self._pump.cancel()
+        for task, item in list(self._under_way.items()):
+            task.cancel()
+            self._fail(item, error)
+        for item in self._waiting:
+            self._fail(item, error)
+        self._waiting.clear()
+
+    async def _pump_on(self) -> None:
+        """Try again every few milliseconds until nothing waits."""
+        while self._waiting:
+            await asyncio.sleep(_PAUSE_S)
+            self._send_waiting()
+            now = self._loop.time()
+            for item in [item for item in self._waiting if item.deadline < now]:
+                self._waiting.remove(item)
+                error = self._no_quorum(self._replica)
+                if item.may_be_stored:
+                    self._fail(
+                        item, LeaderChanged(f"this may be stored or not: {error.message}; send it again with its id")
+                    )
+                else:
+                    self._fail(item, error)
+        self._pump = None
+
+    def _send_waiting(self) -> None:
+        leader = self._replica.leader_node
+        is_here = self._replica.leads
+        if not is_here and (leader is None or leader == self._replica.node or not self._peers.is_up(leader)):
+            return
+        room = max(0, _UNDER_WAY_MAX - len(self._under_way))
+        waiting, self._waiting = self._waiting[:room], self._waiting[room:]
+        for item in waiting:
+            task = self._loop.create_task(self._store_here(item) if is_here else self._send(item, leader or ""))
+            self._under_way[task] = item
+            task.add_done_callback(self._arrived)
+
+    async def _store_here(self, item: _Item) -> None:
+        """This node has become the leader meanwhile."""
+        try:
+            published = await self._publish_here(self._partition, bytearray(item.batch))
+        except HoldfastError as error:
+            self._settle_error(item, error)
+        else:
+            self._done(item, published)
+
+    async def _send(self, item: _Item, leader: str) -> None:
+        request = PublishRequest(self._partition.topic, self._partition.number, item.batch)  # type: ignore[arg-type]
+        try:
+            body = await self._peers.request(leader, Method.PUBLISH, encode(request), _REPLY_S)
+        except HoldfastError as error:
+            # Plain `Unavailable` is the link's: it was lost, and with it the answer.
+            lost = type(error) is Unavailable
+            self._settle_error(item, LeaderChanged(f"{leader} was lost before it answered") if lost else error)
+            return
+        reply = _decode_reply(body)
+        offsets = None if reply.offsets is None else [Offset(offset) for offset in reply.offsets]
+        self._done(
+            item,
+            BatchPublished(
+                partition=self._partition.number,
+                base_offset=Offset(reply.base_offset),
+                count=reply.count,
+                duplicates=reply.duplicates,
+                offsets=offsets,
+            ),
+        )
+
+    def _settle_error(self, item: _Item, error: HoldfastError) -> None:
+        nothing_stored = isinstance(error, NotLeader | ShuttingDown)
+        if nothing_stored or (item.has_ids and isinstance(error, LeaderChanged)):
+            self._waiting.append(item._replace(may_be_stored=item.may_be_stored or not nothing_stored))
+            self._waiting.sort(key=lambda waiting: waiting.number)
+            if self._pump is None:
+                self._pump = self._loop.create_task(self._pump_on())
+        else:
+            self._fail(item, error)
+
+    def _done(self, item: _Item, published: BatchPublished) -> None:
+        self._bytes -= len(item.batch)
+        if not item.published.done():
+            item.published.set_result(published)
+
+    def _fail(self, item: _Item, error: HoldfastError) -> None:
+        self._bytes -= len(item.batch)
+        if not item.published.done():
+            item.published.set_exception(error)
+            # Its publisher may be gone already; then nobody asks for the reason, and that is fine.
+            item.published.exception()
+
+
+class Lanes:
+    """The lanes of all partitions that this node has published to without leading them."""
+
+    def __init__(self, peers: Peers, no_quorum: Callable[[Replica], HoldfastError]) -> None:
+        self._peers = peers
+        self._no_quorum = no_quorum
+        self._lanes: dict[PartitionId, Lane] = {}
+        self.publish_here: PublishHere | None = None
+
+    def is_empty(self, partition: PartitionId) -> bool:
+        """Whether nothing waits that a new publish would overtake."""
+        lane = self._lanes.get(partition)
+        return lane is None or lane.is_empty
+
+    def forward(
+        self, partition: PartitionId, replica: Replica, batch: bytearray, *, has_ids: bool
+    ) -> asyncio.Future[BatchPublished]:
+        lane = self._lanes.get(partition)
+        if lane is None:
+            assert self.publish_here is not None, "the broker says first how it publishes"
+            lane = Lane(partition, replica, self._peers, self.publish_here, self._no_quorum)
+            self._lanes[partition] = lane
+        return lane.forward(batch, has_ids=has_ids)
+
+    def forget_topic(self, name: TopicName) -> None:
+        for partition in [partition for partition in self._lanes if partition.topic == name]:
+            self._lanes.pop(partition).close(TopicNotFound(f"topic {name} was deleted"))
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close(ShuttingDown("the broker is shutting down before this was known to be stored"))
+        self._lanes.clear()

@@ -1,0 +1,374 @@
+"""All groups on this node: time, messages and the disk go in, and each group does what follows.
+
+Everything a turn of the event loop brings is gathered: a group that was touched ten times is asked once what
+is to be done, what it sends leaves in one frame for each node, and one round of syncs serves all of them.
+Groups that sleep cost nothing; what they watch instead is whether the node of their leader is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+
+from holdfast.backends.cluster.control import CONTROL
+from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica_names import node_of
+from holdfast.backends.cluster.sync_policy import SyncPolicy
+from holdfast.consensus.liveness import Liveness
+from holdfast.consensus.log_shape import LogShape
+from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
+from holdfast.consensus.messages import HardState, Message
+from holdfast.consensus.raft import Raft
+from holdfast.consensus.timing import Timing
+from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed
+from holdfast.model.ids import GroupId, LogIndex, Term
+from holdfast.storage.log import PartitionLog
+from holdfast.storage.segment import NotCached
+from holdfast.storage.syncer import Syncable, Syncer
+
+log = structlog.get_logger("holdfast.cluster")
+
+TICK_S: Final = 0.05
+TIMING: Final = Timing(heartbeat_ticks=2, election_ticks=10, suspicion_ticks=4, idle_ticks=20)
+
+
+class Transport(Protocol):
+    """How messages reach other nodes."""
+
+    def send(self, node: str, group: int, message: Message) -> None: ...
+
+    def is_up(self, node: str) -> bool: ...
+
+
+class Groups:
+    """The replicas of one node, and everything they share."""
+
+    def __init__(
+        self,
+        me: ReplicaId,
+        *,
+        transport: Transport,
+        hard_states: HardStates,
+        sync: SyncPolicy,
+        on_failure: Callable[[HoldfastError], None],
+    ) -> None:
+        self.me = me
+        self.replicas: dict[GroupId, Replica] = {}
+        self.syncer = Syncer(on_synced=self._on_synced, on_failure=self._on_sync_failure)
+        self.longest_tick_gap_s = 0.0
+        # For how long the control group has had no leader that is heard of: in all, and now.
+        self.leaderless_s = self.leaderless_now_s = 0.0
+        self.elections_of_removed = 0
+        self._transport = transport
+        self._hard_states = hard_states
+        self._sync = sync
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._replica_of_log: dict[PartitionLog, Replica] = {}
+        self._touched: dict[Replica, None] = {}
+        self._run_requested = False
+        self._awake: dict[Replica, None] = {}
+        self._has_failed = False
+        # Hard states that the disk had no room for.
+        self._unsaved: dict[Replica, tuple[HardState, int]] = {}
+        self._warming: dict[Replica, asyncio.Task[None]] = {}
+        self._liveness: Liveness[str] = Liveness(TIMING.election_ticks)
+        self._heard_at: dict[str, float] = {}
+        self._dice = Random()
+        self._ticker: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._ticker = self._loop.create_task(self._tick_on())
+        self._ticker.add_done_callback(self._notice_end)
+
+    def _notice_end(self, ticker: asyncio.Task[None]) -> None:
+        """Without ticks a node is as good as dead, but does not know it."""
+        if not ticker.cancelled() and (error := ticker.exception()) is not None:
+            self._fail(StorageFailed(f"time stands still: {error!r}"))
+
+    def _fail(self, error: HoldfastError) -> None:
+        """No group does anything from now on: what it believes and what the disk has may differ."""
+        self._has_failed = True
+        self._on_failure(error)
+
+    async def stop(self) -> None:
+        """Sync what is written; nothing is sent or answered after this."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for replica in self.replicas.values():
+            if replica.log.last_index > replica.log.synced_index:
+                self.syncer.request(replica.log)
+        await self.syncer.stop()
+
+    def close(self) -> None:
+        self._hard_states.journal.close()
+
+    def add(self, group: GroupId, name: str, log: PartitionLog, founders: Members) -> Replica:
+        """Take part in a group whose log was opened; `founders` are its members from the beginning."""
+        assert group not in self.replicas, f"{name} and {self.replicas[group].name} are one group"
+        state = self._hard_states.of(group)
+        if state is None:
+            # A log that is older than its groups was written in some term: votes begin behind it.
+            last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
+            state = HardState(last_term, NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
+        shape = LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
+        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=TIMING)
+        replica = Replica(group, name, log, raft, self, node_of(self.me))
+        replica.fresh_at_s = self._loop.time()
+        self.replicas[group] = replica
+        self._replica_of_log[log] = replica
+        self._awake[replica] = None
+        return replica
+
+    def elect_without_others(self) -> None:
+        """Groups of which this node is the only voter need no time for an election, only one sync for all."""
+        led = [replica for replica in self.replicas.values() if replica.raft.members.voters == {self.me}]
+        led = [replica for replica in led if replica.raft.leading is None]
+        for replica in led:
+            replica.raft.campaign()
+            replica.step_on()
+        if led:
+            self._hard_states.sync_now()
+        for replica in led:
+            replica.step_on()
+
+    async def remove(self, group: GroupId, error: HoldfastError) -> None:
+        """Take no part in a group any more: its topic was deleted."""
+        replica = self.replicas.pop(group)
+        self.elections_of_removed += replica.raft.elections
+        self.syncer.forget(replica.log)
+        self._touched.pop(replica, None)
+        self._awake.pop(replica, None)
+        self._unsaved.pop(replica, None)
+        if replica in self._warming:
+            self._warming.pop(replica).cancel()
+        await self.syncer.settled()
+        del self._replica_of_log[replica.log]
+        replica.close(error)
+        self._hard_states.forget(group)
+
+    # --- time and messages ------------------------------------------------------------------------
+
+    async def _tick_on(self) -> None:
+        due = self._loop.time() + TICK_S
+        while True:
+            await asyncio.sleep(due - self._loop.time())
+            now = self._loop.time()
+            self.longest_tick_gap_s = max(self.longest_tick_gap_s, now - due + TICK_S)
+            self._count_leaderless(now - due + TICK_S)
+            # A node that was stopped for a while does not catch up on time: others have moved on meanwhile.
+            due = max(due + TICK_S, now)
+            self._tick()
+
+    def _count_leaderless(self, passed_s: float) -> None:
+        control = self.replicas.get(CONTROL)
+        if control is None or control.raft.hears_leader:
+            self.leaderless_now_s = 0.0
+        else:
+            self.leaderless_now_s += passed_s
+            self.leaderless_s += passed_s
+
+    def _tick(self) -> None:
+        if self._unsaved:
+            self._save_again()
+        for node in self._liveness.tick():
+            self._suspect(node)
+            # A leader that sleeps must notice, too, when its majority is gone.
+            self._wake_with(node)
+        for replica in list(self._awake):
+            # Before anything changes: a reign, or a leader, may end with this tick.
+            self._note_freshness(replica)
+            with self._guarded(replica):
+                replica.raft.tick()
+                replica.trim_tail()
+                replica.write_backlog()
+            self.touch(replica)
+            if replica.raft.is_asleep:
+                del self._awake[replica]
+
+    def on_messages(self, sender: ReplicaId, messages: Iterable[tuple[int, Message]]) -> None:
+        """What another node says to groups of this one; groups that are not here (yet) do not answer."""
+        for group, message in messages:
+            replica = self.replicas.get(GroupId(group))
+            if replica is not None and not self._has_failed:
+                with self._guarded(replica):
+                    replica.raft.step(sender, message)
+                self.touch(replica)
+
+    def is_heard(self, node: str) -> bool:
+        """Whether a node said something lately."""
+        return self._liveness.is_heard(node)
+
+    def on_heard(self, node: str) -> None:
+        self._liveness.heard(node)
+        self._heard_at[node] = self._loop.time()
+
+    def staleness_ms(self, replica: Replica) -> int:
+        """How long ago a replica's leader, or its followers, were last heard of."""
+        self._note_freshness(replica)
+        return int((self._loop.time() - replica.fresh_at_s) * 1000)
+
+    def _note_freshness(self, replica: Replica) -> None:
+        """Until when a replica is known to have shown everything, or nearly."""
+        raft = replica.raft
+        if replica.is_alone or raft.leading is not None:
+            replica.fresh_at_s = self._loop.time()
+        elif raft.hears_leader:
+            replica.fresh_at_s = max(replica.fresh_at_s, self._heard_at.get(node_of(raft.leader), 0.0))
+
+    def on_up(self, node: str) -> None:
+        """A node is there (again): it hears at once who leads, and gets what it missed."""
+        self._liveness.heard(node)
+        self._wake_with(node)
+
+    def _wake_with(self, node: str) -> None:
+        """Wake the groups that this node leads and the other one is in: something changed for them."""
+        for replica in self.replicas.values():
+            leading = replica.raft.leading
+            if leading is not None and any(node_of(member) == node for member in leading.progress):
+                replica.raft.wake()
+                self.touch(replica)
+
+    def on_down(self, node: str) -> None:
+        """The link to a node broke: what was under way is lost, and a leader there may be gone."""
+        self._liveness.lost(node)
+        for replica in self.replicas.values():
+            self._forget_link(replica, node)
+
+    def on_dropped(self, node: str) -> None:
+        """Messages to a node were dropped: begin again where it stands."""
+        for replica in self.replicas.values():
+            self._forget_link(replica, node)
+
+    def _forget_link(self, replica: Replica, node: str) -> None:
+        leading = replica.raft.leading
+        if leading is not None:
+            for member in leading.progress:
+                if node_of(member) == node:
+                    leading.lost_link(member)
+
+    def _suspect(self, node: str) -> None:
+        for replica in self.replicas.values():
+            leader = replica.raft.leader
+            if leader != NOBODY and leader != self.me and node_of(leader) == node:
+                self._note_freshness(replica)
+                replica.raft.suspect_leader()
+                self.touch(replica)
+
+    # --- what replicas need -------------------------------------------------------------------------
+
+    def send(self, receiver: ReplicaId, group: GroupId, message: Message) -> None:
+        self._transport.send(node_of(receiver), group, message)
+
+    def can_reach(self, receiver: ReplicaId) -> bool:
+        return self._transport.is_up(node_of(receiver))
+
+    def save(self, replica: Replica, state: HardState, number: int, *, at_once: bool) -> None:
+        self._unsaved.pop(replica, None)
+        try:
+            self._hard_states.put(replica.group, state, lambda: self._saved(replica, number))
+        except DiskFull:
+            if at_once:
+                raise
+            # It has promised nothing yet, and does so when there is room. A newer state replaces this one.
+            self._unsaved[replica] = (state, number)
+            return
+        if at_once:
+            self._hard_states.sync_now()
+        else:
+            self.syncer.request(self._hard_states.journal)
+
+    def _save_again(self) -> None:
+        unsaved, self._unsaved = self._unsaved, {}
+        for replica, (state, number) in unsaved.items():
+            self.save(replica, state, number, at_once=False)
+
+    def save_at_once(self, replica: Replica, state: HardState) -> None:
+        """Before the leader itself writes new members into its log."""
+        self._unsaved.pop(replica, None)
+        self._hard_states.put(replica.group, state, lambda: None)
+        self._hard_states.sync_now()
+
+    def _saved(self, replica: Replica, number: int) -> None:
+        replica.raft.saved(number)
+        self.touch(replica)
+
+    def written(self, replica: Replica) -> None:
+        if self._sync.acknowledges_after_sync:
+            self.syncer.request(replica.log)
+        else:
+            replica.durable(replica.log.last_index)
+            if replica.log.has_unsynced_segments:
+                self.syncer.request(replica.log)
+        if not replica.is_alone:
+            self.touch(replica)
+
+    def touch(self, replica: Replica) -> None:
+        self._touched[replica] = None
+        if not self._run_requested:
+            self._run_requested = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._run_requested = False
+        touched, self._touched = self._touched, {}
+        for replica in touched:
+            if self._has_failed or self.replicas.get(replica.group) is not replica:
+                continue
+            with self._guarded(replica):
+                replica.step_on()
+            if not replica.raft.is_asleep:
+                self._awake[replica] = None
+
+    @contextlib.contextmanager
+    def _guarded(self, replica: Replica) -> Iterator[None]:
+        """A group that cannot do what was decided must not go on as if it had."""
+        try:
+            yield
+        except HoldfastError as error:
+            self._fail(error)
+        except Exception as error:
+            log.exception("group_failed", group=replica.name)
+            self._fail(StorageFailed(f"{replica.name} cannot go on: {error!r}; see the log"))
+
+    def cannot_lead(self, replica: Replica, damage: DamagedData) -> None:
+        if replica.raft.may_campaign:
+            hint = "start this node again without that file, or restore it from a copy"
+            log.error("damaged_while_leading", group=replica.name, problem=damage.message, hint=hint)
+        replica.raft.may_campaign = False
+        replica.raft.follow(replica.raft.term, NOBODY)
+        self.touch(replica)
+
+    def warm(self, replica: Replica, cold: NotCached) -> None:
+        if replica not in self._warming:
+            self._warming[replica] = self._loop.create_task(self._warm(replica, cold))
+
+    async def _warm(self, replica: Replica, cold: NotCached) -> None:
+        try:
+            await asyncio.to_thread(cold.warm)
+        except OSError as error:
+            log.error("cannot_read", group=replica.name, problem=str(error))
+        finally:
+            self._warming.pop(replica, None)
+        self.touch(replica)
+
+    # --- the disk -----------------------------------------------------------------------------------
+
+    def _on_synced(self, synced: Syncable) -> None:
+        if synced is self._hard_states.journal:
+            self._hard_states.synced()
+            return
+        replica = self._replica_of_log.get(synced)  # type: ignore[call-overload]
+        if replica is not None:
+            replica.durable(replica.log.synced_index)
+
+    def _on_sync_failure(self, error: Exception) -> None:
+        self._fail(StorageFailed(f"a sync to disk failed ({error}); check the disk, then restart the broker"))

@@ -1,0 +1,237 @@
+"""The other nodes: forming a cluster with them, reaching them, and hearing of them.
+
+Between the links, which carry bytes, and the groups, which have not begun yet when the first bytes arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import structlog
+import uuid_utils
+
+from holdfast.backends.cluster import commands, formation
+from holdfast.backends.cluster.commands import Command, Decision
+from holdfast.backends.cluster.formation import Formation
+from holdfast.backends.cluster.links import PeerLinks
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.requests import Method
+from holdfast.consensus.messages import Message
+from holdfast.model.errors import BadValue, ConfigError, DataDirectoryError, NotLeader, Unavailable
+from holdfast.storage.directory import DataDirectory
+from holdfast.wire.peer import Hello
+
+if TYPE_CHECKING:
+    from holdfast.backends.cluster.serving import Serving
+
+log = structlog.get_logger("holdfast.cluster")
+
+_FORMATION: Final = "formation"
+_DECIDE_S: Final = 5.0
+_WAITING_LOG_S: Final = 5.0
+
+
+class Neighbours:
+    """Who they are comes from the settings; whether they are there, from the links."""
+
+    def __init__(self, directory: DataDirectory, *, listen: tuple[str, int] | None, peers: Mapping[str, str]) -> None:
+        self.node = directory.identity.node
+        self.addresses: dict[str, str] = {}
+        self.up_since_s: dict[str, float] = {}
+        self._directory = directory
+        self._listen = listen
+        self._peers = {node: address for node, address in peers.items() if node != self.node}
+        if self._peers and listen is None:
+            raise ConfigError("a node with peers needs an address of its own for them; give it with --peer HOST:PORT")
+        self._boot = str(uuid_utils.uuid7())
+        self._formation: Formation | None = None
+        self._links: PeerLinks | None = None
+        self._serving: Serving | None = None
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    @property
+    def has_peers(self) -> bool:
+        return bool(self._peers)
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes by name, this one included."""
+        return sorted({self.node, *self._peers})
+
+    @property
+    def cluster(self) -> str:
+        return self._formation.cluster if self._formation is not None else ""
+
+    @property
+    def dropped_messages(self) -> int:
+        """Messages of the consensus that nobody got, since their link was down or full."""
+        return 0 if self._links is None else self._links.dropped_messages
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def check_history(self, *, has_topics: bool) -> None:
+        """A broker that stood alone cannot be told to have peers: they do not have what it has. Raises."""
+        found = formation.load(self._directory.path)
+        is_alone = found is not None and set(found.founders) == {self.node}
+        if self._peers and (is_alone or (found is None and has_topics)):
+            raise DataDirectoryError(
+                f"{self._directory.path} has topics, but its cluster.json is missing or that of a broker that stands "
+                "alone; a node of a cluster begins with an empty directory: name another with --data"
+            )
+
+    async def start(self) -> None:
+        """Listen for the others and look for them."""
+        if not self._peers:
+            return
+        assert self._listen is not None
+        self._formation = formation.load(self._directory.path)
+        self._links = PeerLinks(self._hello, self)
+        host, port = await self._links.start(*self._listen)
+        self.addresses["peer"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._links.set_peers(self._peers)
+
+    async def stop(self) -> None:
+        if self._links is not None:
+            await self._links.stop()
+
+    def attach(self, serving: Serving) -> None:
+        """From now on there is somebody to hear what the others say."""
+        self._serving = serving
+        if self._links is not None:
+            for node in filter(self._links.is_up, self._peers):
+                serving.groups.on_up(node)
+
+    async def form(self) -> Formation:
+        """Which cluster this node belongs to, and who founded it; waits for the others where there is none yet."""
+        self._formation = found = formation.load(self._directory.path)
+        said_at = 0.0
+        while found is None:
+            found = self._formed()
+            if found is not None:
+                break
+            if self._loop.time() - said_at > _WAITING_LOG_S:
+                said_at = self._loop.time()
+                missing = [node for node in self._peers if not self.is_up(node)]
+                log.warning("waiting_for_peers", missing=missing, hint="a new cluster begins when all nodes are there")
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(_WAITING_LOG_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+        if self._formation != found:
+            formation.save(self._directory.path, found)
+            self._formation = found
+            log.info("cluster_formed", cluster=found.cluster, nodes=sorted(found.founders))
+        return found
+
+    def _formed(self) -> Formation | None:
+        founders = {self.node: self._directory.life}
+        for node in self._peers:
+            hello = self._links.hello_of(node) if self._links is not None else None
+            if hello is None:
+                continue
+            if _FORMATION in hello.facts:
+                return formation.decode(hello.facts[_FORMATION].encode())
+            founders[node] = hello.life
+        return formation.founded_by(founders) if len(founders) == len(self._peers) + 1 else None
+
+    def _hello(self) -> Hello:
+        facts = {} if self._formation is None else {_FORMATION: self._formation.encode().decode()}
+        return Hello(
+            cluster=self.cluster,
+            node=self.node,
+            life=self._directory.life,
+            boot=self._boot,
+            addresses=self.addresses,
+            facts=facts,
+        )
+
+    # --- reaching them ----------------------------------------------------------------------------
+
+    def is_up(self, node: str) -> bool:
+        return node == self.node or (self._links is not None and self._links.is_up(node))
+
+    def check_can_lead(self, node: str) -> None:
+        """Raises `BadValue` for a node that is not one, or is away."""
+        if node not in self.names:
+            raise BadValue(f"there is no node {node}; the nodes are {', '.join(self.names)}")
+        if not self.is_up(node):
+            raise BadValue(f"{node} cannot be reached now; it cannot lead")
+
+    def life_of(self, node: str) -> str | None:
+        """The life of a node's disk as it says itself; `None` while it cannot be reached."""
+        if node == self.node:
+            return self._directory.life
+        hello = self._links.hello_of(node) if self._links is not None else None
+        return hello.life if hello is not None else None
+
+    def seconds_up(self, node: str) -> float:
+        """How long it has been there without a break."""
+        since = self.up_since_s.get(node)
+        return 0.0 if since is None else self._loop.time() - since
+
+    def send(self, node: str, group: int, message: Message) -> None:
+        if self._links is not None:
+            self._links.send(node, group, message)
+
+    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview:
+        if self._links is None:
+            raise Unavailable(f"there is no node {node}")
+        return await self._links.request(node, method, body, timeout_s)
+
+    async def propose(self, control: Replica, wanted: list[Command]) -> Decision:
+        """Have commands decided by the leader of the control group, which is another node."""
+        leader = control.leader_node
+        if leader is None or leader == self.node:
+            raise NotLeader("the control group has no leader now")
+        if not self.is_up(leader):
+            raise NotLeader(f"{leader} leads the control group and cannot be reached")
+        body = await self.request(leader, Method.PROPOSE, commands.encode(wanted), _DECIDE_S)
+        return commands.decode_decision(body)
+
+    # --- hearing of them --------------------------------------------------------------------------
+
+    def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
+        if self._serving is not None:
+            self._serving.on_messages(hello, messages)
+
+    async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
+        if self._serving is None:
+            raise Unavailable(f"{self.node} is still starting")
+        return await self._serving.on_request(node, method, body)
+
+    def on_up(self, hello: Hello) -> None:
+        self.up_since_s[hello.node] = self._loop.time()
+        self._changed.set()
+        log.info("node_up", node=hello.node)
+        if self._serving is not None:
+            self._serving.groups.on_up(hello.node)
+
+    def on_down(self, node: str) -> None:
+        self.up_since_s.pop(node, None)
+        log.warning("node_down", node=node)
+        if self._serving is not None:
+            self._serving.groups.on_down(node)
+
+    def on_dropped(self, node: str) -> None:
+        if self._serving is not None:
+            self._serving.groups.on_dropped(node)
+
+    def on_heard(self, node: str) -> None:
+        if self._serving is not None:
+            self._serving.groups.on_heard(node)
+
+    def refusal(self, hello: Hello) -> str | None:
+        if hello.node not in self._peers:
+            return f"{hello.node} is not among the peers of {self.node}: {', '.join(sorted(self._peers))}"
+        if _FORMATION in hello.facts:
+            try:
+                formation.decode(hello.facts[_FORMATION].encode())
+            except msgspec.MsgspecError as error:
+                return f"{hello.node} does not say clearly which cluster it belongs to: {error}"
+        return None

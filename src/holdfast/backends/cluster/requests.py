@@ -1,0 +1,66 @@
+"""What nodes ask of each other beside the consensus, and how that is written."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Method(IntEnum):
+    """One byte on the wire: may be added to, never changed."""
+
+    PUBLISH = 1
+    PROPOSE = 2
+    CONFIRM = 3
+    SNAPSHOT = 4
+    STATUS = 5
+    TRANSFER = 6
+
+
+class PublishRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A batch for a partition that the receiver leads."""
+
+    topic: str
+    partition: int
+    batch: bytes
+
+
+class PublishReply(msgspec.Struct, array_like=True, frozen=True):
+    base_offset: int
+    count: int
+    duplicates: int
+    offsets: list[int] | None
+
+
+class ConfirmRequest(msgspec.Struct, array_like=True, frozen=True):
+    """What is committed in a group that the receiver leads?"""
+
+    group: int
+
+
+class ConfirmReply(msgspec.Struct, array_like=True, frozen=True):
+    index: int
+
+
+class SnapshotRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A piece of the receiver's state; position 0 makes a new copy of it."""
+
+    name: str
+    position: int
+
+
+class SnapshotReply(msgspec.Struct, array_like=True, frozen=True):
+    name: str
+    size: int
+    piece: bytes
+
+
+class TransferRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Hand the leadership of a group over to a node."""
+
+    group: int
+    node: str
+
+
+encode = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,57 @@
+"""Looking after what is stored: deleting what is too old or too much, and finding damage before a reader does.
+
+Every node does this for its own replicas. Only what is committed is deleted, so a follower that is further
+behind than that begins anew where the leader's log begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from holdfast.backends.cluster.topic_files import report_damage
+from holdfast.backends.cluster.topics import Topics
+from holdfast.model.ids import TimestampMs
+from holdfast.model.topics import TopicConfig
+from holdfast.storage.syncer import Syncable, Syncer
+
+log = structlog.get_logger("holdfast.storage")
+
+
+def expire(topics: Topics, syncer: Syncer[Syncable], now_ms: TimestampMs) -> int:
+    """Delete what retention no longer keeps; returns the number of segments."""
+    deleted = 0
+    for partition, replica in topics.replicas.items():
+        topic = topics.known.get(partition.topic)
+        config = topic.config if topic is not None else TopicConfig()  # it is being deleted
+        if config.retention_ms is None and config.retention_bytes is None:
+            continue
+        older_than = None if config.retention_ms is None else TimestampMs(now_ms - config.retention_ms)
+        deleted += replica.log.expire(
+            older_than_ms=older_than,
+            bytes_max=config.retention_bytes,
+            up_to=replica.end,
+            through_index=replica.shown_index,
+        )
+        replica.compact_to_log()
+        if replica.log.has_unsynced_segments:
+            syncer.request(replica.log)
+    return deleted
+
+
+async def verify(topics: Topics) -> None:
+    """Check every sealed segment once."""
+    for partition, replica in list(topics.replicas.items()):
+        for segment in replica.log.segments[:-1]:
+            try:
+                scan = await asyncio.to_thread(segment.verify, sealed=True)
+            except FileNotFoundError:  # retention or a deletion was faster
+                continue
+            except OSError as error:
+                log.error("segment_unreadable", partition=str(partition), problem=str(error))
+                continue
+            for hole in scan.holes:
+                if hole not in segment.holes and segment in replica.log.segments:
+                    segment.holes.append(hole)
+                    report_damage(partition.topic, partition.number, segment.path.name, hole)

@@ -1,0 +1,201 @@
+"""What other nodes say to this one and ask of it, once it takes part in the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from holdfast.backends.cluster import commands, requests, snapshots
+from holdfast.backends.cluster.control import CONTROL, Control
+from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.forwarding import Lanes, Peers
+from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica_names import node_of
+from holdfast.backends.cluster.requests import Method
+from holdfast.backends.cluster.snapshots import SnapshotGiver
+from holdfast.backends.cluster.state import StateStore
+from holdfast.backends.cluster.topics import Topics
+from holdfast.consensus.messages import Install, Message
+from holdfast.model.errors import BadPeerFrame, HoldfastError, NotLeader, StorageFailed, Unavailable
+from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
+from holdfast.storage.directory import DataDirectory
+from holdfast.storage.log import sync_directory
+from holdfast.wire.peer import Hello
+
+log = structlog.get_logger("holdfast.cluster")
+
+_TRANSFER_S: Final = 3.0
+_decode_publish = msgspec.msgpack.Decoder(requests.PublishRequest).decode
+_decode_confirm = msgspec.msgpack.Decoder(requests.ConfirmRequest).decode
+_decode_transfer = msgspec.msgpack.Decoder(requests.TransferRequest).decode
+
+
+class Serving:
+    """Answers the nodes that are linked to this one."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        groups: Groups,
+        topics: Topics,
+        control: Control,
+        state: ControlState,
+        lanes: Lanes,
+        peers: Peers,
+        *,
+        on_failure: Callable[[HoldfastError], None],
+        status: Callable[[], bytes],
+    ) -> None:
+        self.groups = groups
+        self._directory = directory
+        self._topics = topics
+        self._control = control
+        self._state = state
+        self._lanes = lanes
+        self._peers = peers
+        self._on_failure = on_failure
+        self._status = status
+        self._snapshots = SnapshotGiver(directory.state_file)
+        self._installing: asyncio.Task[None] | None = None
+        # Of the state that is, or was last, fetched from another node: bytes that came, and bytes there are.
+        self.fetched_bytes, self.fetch_size_bytes = 0, 0
+        self._handlers: dict[int, Callable[[memoryview], Awaitable[bytes]]] = {
+            Method.PUBLISH: self._publish,
+            Method.PROPOSE: self._propose,
+            Method.CONFIRM: self._confirm,
+            Method.SNAPSHOT: self._snapshots.give,
+            Method.STATUS: self._tell_status,
+            Method.TRANSFER: self._transfer,
+        }
+
+    def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
+        if any(group == CONTROL and isinstance(message, Install) for group, message in messages):
+            messages = [item for item in messages if not self._is_installation(hello, *item)]
+        self.groups.on_messages(hello.replica, messages)
+
+    async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
+        handler = self._handlers.get(method)
+        if handler is None:
+            raise BadPeerFrame(f"{node} asks for {method}, which this version does not know")
+        try:
+            return await handler(body)
+        except msgspec.MsgspecError as error:
+            raise BadPeerFrame(f"a request of {node} cannot be understood: {error}") from error
+
+    # --- requests -----------------------------------------------------------------------------------
+
+    async def _publish(self, body: memoryview) -> bytes:
+        wanted = _decode_publish(body)
+        partition = PartitionId(TopicName(wanted.topic), wanted.partition)
+        replica = self._topics.found(partition)
+        if not replica.leads or self._lanes.publish_here is None:
+            raise NotLeader(f"{partition} is led by {replica.leader_node or 'nobody'} now")
+        published = await self._lanes.publish_here(partition, bytearray(wanted.batch))
+        return requests.encode(
+            requests.PublishReply(
+                published.base_offset,
+                published.count,
+                published.duplicates,
+                None if published.offsets is None else list(published.offsets),
+            )
+        )
+
+    async def _propose(self, body: memoryview) -> bytes:
+        return commands.encode_decision(await self._control.decide(commands.decode(body)))
+
+    async def _confirm(self, body: memoryview) -> bytes:
+        replica = self._replica(_decode_confirm(body).group)
+        return requests.encode(requests.ConfirmReply(await replica.confirmed_index()))
+
+    async def _tell_status(self, body: memoryview) -> bytes:
+        return self._status()
+
+    async def _transfer(self, body: memoryview) -> bytes:
+        wanted = _decode_transfer(body)
+        self.transfer(self._replica(wanted.group), wanted.node)
+        return b""
+
+    def transfer(self, replica: Replica, node: str) -> None:
+        """Hand a group over. Raises `NotLeader`, `BadValue`."""
+        leading = replica.raft.leading
+        if leading is None:
+            raise NotLeader(f"{replica.name} is led by {replica.leader_node or 'nobody'} now")
+        for voter in replica.raft.members.voters:
+            if node_of(voter) == node and voter in leading.progress:
+                leading.transfer(voter)
+                self.groups.touch(replica)
+
+    async def transfer_anywhere(self, replica: Replica, node: str) -> None:
+        """Have a group handed over by whoever leads it, and wait for that. Raises `Unavailable`."""
+        leader = replica.leader_node
+        if leader == node:
+            return
+        if replica.raft.leading is not None:
+            self.transfer(replica, node)
+        elif leader is not None:
+            request = requests.encode(requests.TransferRequest(replica.group, node))
+            await self._peers.request(leader, Method.TRANSFER, request, _TRANSFER_S)
+        try:
+            async with asyncio.timeout(_TRANSFER_S):
+                while replica.leader_node != node:
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise Unavailable(f"{node} did not take over {replica.name}; {replica.leader_node} leads it") from None
+
+    def _replica(self, group: int) -> Replica:
+        replica = self.groups.replicas.get(GroupId(group))
+        if replica is None:
+            raise NotLeader(f"there is no group {group} on this node")
+        return replica
+
+    # --- a new beginning of the control log -----------------------------------------------------------
+
+    def _is_installation(self, hello: Hello, group: int, message: Message) -> bool:
+        """The state comes before the log: it is fetched first, and the message is heard when it is there."""
+        if group != CONTROL or not isinstance(message, Install):
+            return False
+        if message.last_index <= self._control.applied:
+            return False
+        if self._installing is None or self._installing.done():
+            self._installing = asyncio.get_running_loop().create_task(self._install(hello, message))
+            self._installing.add_done_callback(self._notice_failure)
+        return True
+
+    def _on_fetched(self, done: int, size: int) -> None:
+        self.fetched_bytes, self.fetch_size_bytes = done, size
+
+    def _notice_failure(self, installing: asyncio.Task[None]) -> None:
+        """Half an exchange is no state to go on with; the next start finishes it."""
+        if not installing.cancelled() and (error := installing.exception()) is not None:
+            self._on_failure(StorageFailed(f"another node's state could not be taken over: {error!r}"))
+
+    async def _install(self, hello: Hello, message: Install) -> None:
+        log.info("fetching_state", node=hello.node, up_to=message.last_index)
+        try:
+            incoming = await snapshots.fetch(self._peers, hello.node, self._directory.path, self._on_fetched)
+        except (HoldfastError, OSError) as error:
+            log.warning("fetching_state_failed", node=hello.node, problem=str(error))
+            return
+        loaded = None
+
+        def exchange() -> tuple[StateStore, LogIndex]:
+            nonlocal loaded
+            for suffix in ("-wal", "-shm"):
+                self._directory.state_file.with_name(f"state.sqlite{suffix}").unlink(missing_ok=True)
+            incoming.replace(self._directory.state_file)
+            sync_directory(self._directory.path)
+            store, loaded = StateStore.open(
+                self._directory.state_file, damaged_suffix=".damaged", on_failure=self._on_failure
+            )
+            return store, loaded.applied
+
+        await self._control.replace_store(exchange)
+        assert loaded is not None
+        await self._state.replace(loaded)
+        log.info("state_fetched", node=hello.node, applied=self._control.applied)
+        self.groups.on_messages(hello.replica, [(CONTROL, message)])

@@ -1,0 +1,103 @@
+"""The control state as a whole, for a node whose control log ends before another's begins.
+
+The leader makes a copy of its `state.sqlite` and gives it away in pieces; the receiver writes them to
+`state.sqlite.incoming`, and once all are there and the file is sound, puts it in the place of its own. Crash
+case: an incoming file is deleted at start, and asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uuid_utils
+
+from holdfast.backends.cluster.forwarding import Peers
+from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
+from holdfast.model.errors import BadValue, Unavailable
+from holdfast.model.limits import MIB
+
+_PIECE_BYTES: Final = 1 * MIB
+_REPLY_S: Final = 30.0
+_COPY_PREFIX: Final = "state.sqlite.copy-"
+_INCOMING: Final = "state.sqlite.incoming"
+_decode_request = msgspec.msgpack.Decoder(SnapshotRequest).decode
+_decode_reply = msgspec.msgpack.Decoder(SnapshotReply).decode
+
+
+class SnapshotGiver:
+    """Copies of this node's state that others are reading; the newest one is kept."""
+
+    def __init__(self, state_file: Path) -> None:
+        self._state_file = state_file
+        self._name = ""
+        self._copying = asyncio.Lock()
+        for left_over in state_file.parent.glob(f"{_COPY_PREFIX}*"):
+            left_over.unlink()
+
+    async def give(self, body: memoryview) -> bytes:
+        """One piece. Raises `BadValue` for a copy that is gone: whoever reads it begins again."""
+        wanted = _decode_request(body)
+        async with self._copying:
+            if wanted.position == 0:
+                await asyncio.to_thread(self._copy)
+            elif wanted.name != self._name:
+                raise BadValue("that copy is gone; begin again")
+            path = self._path(self._name)
+            size, piece = await asyncio.to_thread(_piece, path, wanted.position)
+            if wanted.position + len(piece) >= size:
+                path.unlink(missing_ok=True)
+        return encode(SnapshotReply(self._name, size, piece))
+
+    def _copy(self) -> None:
+        self._path(self._name).unlink(missing_ok=True)
+        self._name = str(uuid_utils.uuid7())
+        with contextlib.closing(sqlite3.connect(f"file:{self._state_file}?mode=ro", uri=True)) as source:
+            source.execute("VACUUM INTO ?", (str(self._path(self._name)),))
+
+    def _path(self, name: str) -> Path:
+        return self._state_file.with_name(f"{_COPY_PREFIX}{name}")
+
+
+def _piece(path: Path, position: int) -> tuple[int, bytes]:
+    with path.open("rb") as file:
+        file.seek(position)
+        return path.stat().st_size, file.read(_PIECE_BYTES)
+
+
+async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[[int, int], None]) -> Path:
+    """Get a node's state into a file beside one's own. Raises `Unavailable`."""
+    incoming = directory / _INCOMING
+    name, position, size = "", 0, 1
+    with incoming.open("wb") as file:
+        while position < size:
+            request = encode(SnapshotRequest(name, position))
+            reply = _decode_reply(await peers.request(node, Method.SNAPSHOT, request, _REPLY_S))
+            name, size = reply.name, reply.size
+            if not reply.piece:
+                raise Unavailable(f"{node} gave nothing of its state")
+            await asyncio.to_thread(file.write, reply.piece)
+            position += len(reply.piece)
+            on_progress(position, size)
+        file.flush()
+    await asyncio.to_thread(_check, incoming)
+    return incoming
+
+
+def _check(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if verdict != "ok":
+        raise Unavailable(f"the state that was sent is damaged: {verdict}")
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def remove_incoming(directory: Path) -> None:
+    (directory / _INCOMING).unlink(missing_ok=True)

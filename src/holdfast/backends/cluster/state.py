@@ -1,0 +1,358 @@
+"""What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
+
+Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), and `applied(log_index, term)`
+with one row: the last entry of the control log whose changes are in the others. A node's snapshot is this file. It
+is in WAL mode with `synchronous=FULL`; reads are served from memory, writes go through one thread, which commits
+everything that waits in one transaction, together with the new `applied`.
+
+The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
+the two. Crash cases:
+
+- *the file is behind the log*: entries above `applied` are applied again; the log keeps them until then.
+- *the file is ahead of the log*: only after an installation was cut short between its two steps (the file
+  first, the log second); the log is begun anew behind `applied`.
+- *a topic's directory without a row*, or the other way round: creating makes the directory first and deleting
+  removes it first, and both are done again from the log, which recognises a topic by its token.
+- *the file is damaged*: it is set aside under another name, never deleted; what can still be read from it
+  is copied over, and topics that are not among that are found again by the `topic.json` in their
+  directories. Cursors that could not be read are gone and say so in the log. A node that has peers takes a new
+  life instead and gets everything from them.
+- *a file of version 1* (before there was a control log) gets what it lacks; its `applied` is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
+from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
+from holdfast.model.topics import Topic, TopicConfig
+
+_SCHEMA_VERSION = 2
+_SCHEMA = """
+CREATE TABLE topics (
+    name TEXT PRIMARY KEY, id INTEGER NOT NULL, token TEXT NOT NULL, voters TEXT NOT NULL, config TEXT NOT NULL,
+    created_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE cursors (
+    topic TEXT NOT NULL, name TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
+    PRIMARY KEY (topic, name, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE nodes (node TEXT PRIMARY KEY, life TEXT NOT NULL, addresses TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE preferred (
+    topic TEXT NOT NULL, partition INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY (topic, partition)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE applied (log_index INTEGER NOT NULL, term INTEGER NOT NULL) STRICT;
+INSERT INTO applied VALUES (0, 0);
+"""
+# Topics of version 1 had no number in the control log; theirs are far above any it will give.
+_FIRST_MIGRATED_ID = 1 << 50
+_MIGRATION = f"""
+ALTER TABLE topics RENAME TO topics_1;
+{_SCHEMA.partition("CREATE TABLE cursors")[0]}
+INSERT INTO topics
+    SELECT name, {_FIRST_MIGRATED_ID} + row_number() OVER (ORDER BY name), '', '', config, created_ms FROM topics_1
+    WHERE deleting != created_ms OR deleting = 0;
+DROP TABLE topics_1;
+CREATE TABLE nodes {_SCHEMA.partition("CREATE TABLE nodes ")[2]}
+"""
+
+# What reading a damaged file may raise; SQLite's own message may quote bytes that are no text.
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)
+
+CursorKey = tuple[TopicName, CursorName]
+Statement = tuple[str, tuple[object, ...]]
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """What is known of a node: the life of its disk, and where it is reached."""
+
+    node: str
+    life: str
+    addresses: dict[str, str]
+
+
+class Loaded(msgspec.Struct):
+    """What the file held when it was opened; `problem` says what was wrong with it."""
+
+    topics: dict[TopicName, Topic]
+    cursors: dict[CursorKey, dict[int, Offset]]
+    nodes: dict[str, NodeRow]
+    preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
+    applied: LogIndex = LogIndex(0)
+    applied_term: Term = Term(0)
+    problem: str | None = None
+    # Whether there may be topics that it does not know: it is damaged, or new.
+    is_incomplete: bool = False
+
+
+class StateStore:
+    """Durable writes to `state.sqlite`, grouped; what it holds is kept in memory by its owner."""
+
+    def __init__(self, connection: sqlite3.Connection, on_failure: Callable[[StorageFailed], None]) -> None:
+        self._connection = connection
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._work: queue.SimpleQueue[tuple[list[Statement], asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        damaged_suffix: str,
+        on_failure: Callable[[StorageFailed], None],
+        on_damage: Callable[[str], None] = lambda reason: None,
+        may_salvage: bool = True,
+    ) -> tuple[StateStore, Loaded]:
+        """Open or create the file; a damaged one is set aside as `<name><damaged_suffix>`, after `on_damage`.
+
+        What can be read from it is taken over if `may_salvage`: with peers, half a state is worse than none.
+
+        `on_failure` is called when a write fails for another reason than a full disk: what is on the disk is
+        unknown then, as after a failed sync of a log.
+        """
+        try:
+            connection, is_new = _connect(path)
+            loaded = _load(connection)
+            loaded.is_incomplete = is_new
+        except _UNREADABLE as error:
+            if not _is_damage(error):
+                raise DataDirectoryError(
+                    f"cannot use {path}: {error}; check room, permissions and who else has it open"
+                ) from error
+            on_damage(f"{path.name} is damaged: {error}")
+            set_aside = path.with_name(path.name + damaged_suffix)
+            connection, loaded = _rebuilt(path, set_aside, str(error), may_salvage=may_salvage)
+            loaded.is_incomplete = True
+        return cls(connection, on_failure), loaded
+
+    def write(self, statements: list[Statement]) -> asyncio.Future[None]:
+        """Run statements in one transaction with others that wait; done once they are on the disk."""
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._work.put((statements, done))
+        return done
+
+    async def close(self) -> None:
+        """Finish what waits, then close the file."""
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def close_now(self) -> None:
+        """Before anything was written."""
+        self._work.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            batch = [self._work.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch.append(self._work.get_nowait())
+            stopping = None in batch
+            waiting = [item for item in batch if item is not None]
+            error = self._commit([statement for statements, _ in waiting for statement in statements])
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._settle, [done for _, done in waiting], error)
+        self._connection.close()
+
+    def _commit(self, statements: list[Statement]) -> DiskFull | StorageFailed | None:
+        try:
+            _write(self._connection, statements)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                return DiskFull("the disk is full: the change was not stored; make room and try again")
+            return StorageFailed(f"state.sqlite could not be written: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
+            return StorageFailed(f"state.sqlite could not be written: {error}")
+        return None
+
+    def _settle(self, futures: list[asyncio.Future[None]], error: DiskFull | StorageFailed | None) -> None:
+        if isinstance(error, StorageFailed):
+            self._on_failure(error)
+        for future in futures:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+                # Its owner may be gone already; then nobody asks for the reason, and that is fine.
+                future.exception()
+
+
+def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
+    if not statements:
+        return
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for sql, values in statements:
+            connection.execute(sql, values)
+
+
+def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the file; also whether it is new, or as empty as if it were."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version in (0, 1):
+            steps = _MIGRATION if version else _SCHEMA
+            connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
+        elif version != _SCHEMA_VERSION:
+            raise DataDirectoryError(f"{path.name} has version {version}, this holdfast knows {_SCHEMA_VERSION}")
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+    except BaseException:
+        connection.close()
+        raise
+    return connection, version == 0
+
+
+def _load(connection: sqlite3.Connection) -> Loaded:
+    loaded = Loaded({}, {}, {})
+    for read in _READERS:
+        read(connection, loaded)
+    return loaded
+
+
+def _read_topics(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for name, number, token, voters, config, created_ms in connection.execute(
+        "SELECT name, id, token, voters, config, created_ms FROM topics"
+    ):
+        loaded.topics[name] = Topic(
+            name=name,
+            config=msgspec.json.decode(config, type=TopicConfig),
+            created_ms=TimestampMs(created_ms),
+            id=number,
+            token=token,
+            voters=tuple(voters.split(",")) if voters else (),
+        )
+
+
+def _read_nodes(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for node, life, addresses in connection.execute("SELECT node, life, addresses FROM nodes"):
+        loaded.nodes[node] = NodeRow(node, life, msgspec.json.decode(addresses, type=dict[str, str]))
+
+
+def _read_preferred(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for topic, partition, node in connection.execute("SELECT topic, partition, node FROM preferred"):
+        loaded.preferred[PartitionId(topic, partition)] = node
+
+
+def _read_applied(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for index, term in connection.execute("SELECT log_index, term FROM applied"):
+        # In a damaged file even what may not be null can be.
+        loaded.applied, loaded.applied_term = LogIndex(index or 0), Term(term or 0)
+
+
+def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for topic, name, partition, offset in connection.execute("SELECT topic, name, partition, offset FROM cursors"):
+        loaded.cursors.setdefault((topic, name), {})[partition] = Offset(offset)
+
+
+_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_applied)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether the file itself is wrong: a lock, a full disk or a failing one pass, and cost no cursors."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def _rebuilt(path: Path, set_aside: Path, why: str, *, may_salvage: bool) -> tuple[sqlite3.Connection, Loaded]:
+    """A new file with what can be read from a damaged one; if there is no room for it, all stays as it was."""
+    loaded = _salvage(path, set_aside, why)
+    if not may_salvage:
+        loaded = Loaded({}, {}, {}, problem=loaded.problem)
+    try:
+        connection, _ = _connect(path)
+        _write(connection, list(_statements_for(loaded)))
+    except sqlite3.DatabaseError as error:
+        _move(set_aside, path)
+        raise DataDirectoryError(f"{path} is damaged ({why}) and cannot be rebuilt: {error}") from error
+    return connection, loaded
+
+
+def _move(path: Path, target: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).rename(target.with_name(target.name + suffix))
+
+
+def _salvage(path: Path, set_aside: Path, why: str) -> Loaded:
+    """Move the damaged file away and read from it what can be read."""
+    _move(path, set_aside)
+    loaded = Loaded({}, {}, {}, problem=f"state.sqlite was damaged ({why}); it was set aside as {set_aside.name}")
+    for read in _READERS:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{set_aside}?mode=ro", uri=True)) as damaged:
+                read(damaged, loaded)
+        except _UNREADABLE as error:
+            loaded.problem = f"{loaded.problem}; {read.__name__[6:]} were read only in part ({error})"
+    return loaded
+
+
+def _statements_for(loaded: Loaded) -> Iterable[Statement]:
+    for topic in loaded.topics.values():
+        yield topic_row(topic)
+    for key, positions in loaded.cursors.items():
+        yield from cursor_rows(key, positions)
+    for row in loaded.nodes.values():
+        yield node_row(row)
+    for partition, node in loaded.preferred.items():
+        yield preferred_row(*partition, node)
+    yield applied_row(loaded.applied, loaded.applied_term)
+
+
+# --- statements: what an applied command changes ------------------------------------------------------------
+
+
+def topic_row(topic: Topic) -> Statement:
+    config = msgspec.json.encode(topic.config).decode()
+    values = (topic.name, topic.id, topic.token, ",".join(topic.voters), config, topic.created_ms)
+    return "INSERT OR REPLACE INTO topics VALUES (?, ?, ?, ?, ?, ?)", values
+
+
+def without_topic(name: TopicName) -> list[Statement]:
+    return [
+        ("DELETE FROM cursors WHERE topic = ?", (name,)),
+        ("DELETE FROM preferred WHERE topic = ?", (name,)),
+        ("DELETE FROM topics WHERE name = ?", (name,)),
+    ]
+
+
+def cursor_rows(key: CursorKey, positions: Mapping[int, Offset]) -> list[Statement]:
+    insert = "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)"
+    return [(insert, (*key, partition, offset)) for partition, offset in positions.items()]
+
+
+def without_cursor(key: CursorKey) -> Statement:
+    return "DELETE FROM cursors WHERE topic = ? AND name = ?", key
+
+
+def node_row(row: NodeRow) -> Statement:
+    values = (row.node, row.life, msgspec.json.encode(row.addresses).decode())
+    return "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?)", values
+
+
+def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:
+    return "INSERT OR REPLACE INTO preferred VALUES (?, ?, ?)", (topic, partition, node)
+
+
+def applied_row(index: LogIndex, term: Term) -> Statement:
+    return "UPDATE applied SET log_index = ?, term = ?", (index, term)

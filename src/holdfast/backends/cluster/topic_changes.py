@@ -1,0 +1,105 @@
+"""Creating and deleting topics through this node: checked and prepared here, decided by all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+import msgspec
+import uuid_utils
+
+from holdfast.backends.cluster.commands import Command, CreateTopic, DeleteTopic
+from holdfast.backends.cluster.topics import Topics
+from holdfast.consensus.members import Members
+from holdfast.model.errors import DiskFull, HoldfastError, TooManyTopics, TopicExists, TopicNotFound
+from holdfast.model.ids import TimestampMs, TopicName
+from holdfast.model.topics import Topic, TopicConfig
+from holdfast.storage.directory import DataDirectory
+from holdfast.storage.segment import as_write_error
+
+
+class TopicChanges:
+    """What users ask for. What `propose` has decided shows on this node, too."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        topics: Topics,
+        *,
+        members: Callable[[], Members],
+        propose: Callable[[Command], asyncio.Future[None]],
+        now_ms: Callable[[], TimestampMs],
+        default_retention: TopicConfig,
+        partitions_max: int,
+    ) -> None:
+        self._directory = directory
+        self._topics = topics
+        self._members = members
+        self._propose = propose
+        self._now_ms = now_ms
+        self._default_retention = default_retention
+        self._partitions_max = partitions_max
+        # Topics that are being created or deleted through this node right now, and when that is done.
+        self._changing: dict[TopicName, asyncio.Event] = {}
+
+    async def create(self, name: TopicName, config: TopicConfig) -> Topic:
+        """Raises `TopicExists`, `TooManyTopics`."""
+        while name in self._changing:
+            await self._changing[name].wait()
+        if name in self._topics.known:
+            raise TopicExists(f"topic {name} exists already")
+        topic = self._new_topic(name, config)
+        with self._change(name):
+            try:
+                await self._topics.prepare(topic)
+                await self._propose(self.creation(topic))
+            except (OSError, HoldfastError) as error:
+                await self._topics.give_up(topic)
+                raise as_write_error(error) if isinstance(error, OSError) else error from error
+        return self._topics.known[name]
+
+    def _new_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        if config.retention_ms is None and config.retention_bytes is None:
+            default = self._default_retention
+            config = msgspec.structs.replace(
+                config, retention_ms=default.retention_ms, retention_bytes=default.retention_bytes
+            )
+        open_partitions = len(self._topics.replicas)
+        if open_partitions + config.partitions > self._partitions_max:
+            raise TooManyTopics(
+                f"{open_partitions} partitions are open, at most {self._partitions_max} may be; "
+                "delete a topic, ask for fewer partitions, or allow more open files (ulimit -n)"
+            )
+        return Topic(name=name, config=config, created_ms=self._now_ms(), token=str(uuid_utils.uuid7()))
+
+    def creation(self, topic: Topic) -> CreateTopic:
+        """The command that makes a topic, with today's nodes as its first replicas."""
+        voters = tuple(sorted(self._members().voters))
+        return CreateTopic(topic.name, topic.config, topic.created_ms, voters, topic.token)
+
+    async def delete(self, name: TopicName) -> None:
+        """Raises `TopicNotFound`."""
+        topic = self._topics.known.get(name)
+        if topic is None or name in self._changing:
+            raise TopicNotFound(f"there is no topic {name}")
+        with self._change(name):
+            deletion = DeleteTopic(name, topic.token)
+            try:
+                await self._propose(deletion)
+            except DiskFull:
+                # Deleting is how people make room, so it must work on a full disk: the reserve is for this.
+                if not self._directory.release_reserve():
+                    raise
+                await self._propose(deletion)
+            self._directory.keep_reserve()
+
+    @contextlib.contextmanager
+    def _change(self, name: TopicName) -> Iterator[None]:
+        """Whoever wants to create a topic that is being created or deleted waits for that."""
+        done = self._changing[name] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._changing[name]
+            done.set()

@@ -1,0 +1,119 @@
+"""`holdfast cluster`: how a cluster is, and who shall lead."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli import cluster_table, output, session
+from holdfast.cli.cluster_table import cell
+from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+
+if TYPE_CHECKING:
+    from holdfast.model.cluster import ClusterDescription
+
+app = typer.Typer(help="Look at a cluster, and say who shall lead.", no_args_is_help=True)
+
+EXIT_NO_QUORUM: Final = 1
+_PARTITION = re.compile(r"(?P<topic>[^/]+)(?:/(?P<partition>[0-9]{1,6}))?\Z")
+
+
+@app.command(
+    "status",
+    epilog=examples(
+        "holdfast cluster status",
+        "holdfast cluster status --server 10.0.0.5:8090,10.0.0.6:8090",
+        "holdfast cluster status --json | jq .leader",
+    ),
+)
+def status(server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
+    """Show the nodes: who is there, who leads, who is how far behind.
+
+    Exit code 1: too few nodes can reach each other to decide anything.
+    """
+    with session.connected(server) as broker:
+        described = broker.cluster()
+    if as_json:
+        output.print_json(described)
+    else:
+        _show(described)
+    if not described.has_quorum:
+        raise typer.Exit(EXIT_NO_QUORUM)
+
+
+@app.command(
+    "transfer",
+    epilog=examples(
+        "holdfast cluster transfer orders --to n2",
+        "holdfast cluster transfer orders/3 --to n2",
+        "holdfast cluster transfer --control --to n1",
+    ),
+)
+def transfer(
+    partition: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC[/PARTITION]]",
+            help="The partition, such as orders/3; orders is orders/0.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[str, typer.Option(metavar="NODE", help="The node that shall lead.", show_default=False)] = ...,  # type: ignore[assignment]
+    control: Annotated[
+        bool, typer.Option("--control", help="The control group, which decides on topics and cursors.")
+    ] = False,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Have another node lead a partition, or the control group. Nothing is lost, and publishers hardly notice."""
+    if control is (partition is not None):
+        raise typer.BadParameter("name a partition, as in `orders/0`, or --control, and not both")
+    topic, number = (None, None) if partition is None else _parsed(partition)
+    with session.connected(server) as broker:
+        broker.transfer(topic, number, to=to)
+    name = "the control group" if topic is None else f"{topic}/{number}"
+    if as_json:
+        output.print_json({"topic": topic, "partition": number, "leader": to})
+    else:
+        print(f"{to} leads {name} now")
+
+
+def _parsed(partition: str) -> tuple[str, int]:
+    match = _PARTITION.match(partition)
+    if match is None:
+        raise typer.BadParameter(f"{partition!r} is no partition; write TOPIC or TOPIC/PARTITION, such as orders/0")
+    return match["topic"], int(match["partition"] or 0)
+
+
+def _show(described: ClusterDescription) -> None:
+    table = cluster_table.table()
+    for node in described.nodes:
+        state = "up" if node.is_up else "down"
+        places = [node.addresses.get(name) for name in ("text", "http", "peer")]
+        table.add_row(
+            node.node, cluster_table.state_text(state), *map(cell, (*cluster_table.facts(node).values(), *places))
+        )
+    console = output.console()
+    console.print(table)
+    console.print(_verdict(described))
+
+
+def _verdict(described: ClusterDescription) -> str:
+    """One line: whether it works, what may still happen to it, and what to do."""
+    nodes = len(described.nodes)
+    missing = ", ".join(described.missing)
+    asked = f"as {described.asked} sees it"
+    if not described.has_quorum:
+        who = f"start {missing} again" if missing else "wait for the election, a second or two"
+        return f"[red]No majority of {nodes} nodes ({asked}): nothing can be stored. What to do: {who}.[/red]"
+    if nodes == 1:
+        return f"One broker, without others ({asked})."
+    may_fail = (nodes - 1) // 2 - len(described.missing)
+    spare = f"{may_fail} more may fail" if described.missing else f"{may_fail} of {nodes} may fail"
+    if described.missing:
+        return (
+            f"[yellow]{missing} cannot be reached ({asked}); everything goes on, and {spare}. Start {missing} again.[/]"
+        )
+    return f"[green]All {nodes} nodes are there ({asked}); {spare}.[/green]"

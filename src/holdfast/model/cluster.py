@@ -1,0 +1,64 @@
+"""What a cluster looks like from outside: its nodes, who leads what, and who is how far behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class FollowerDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader knows of one replica."""
+
+    node: str
+    is_voter: bool
+    lag: Annotated[int, Meta(description="entries of the log that it is not known to have")]
+
+
+class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One group as one node sees it: `role` is that node's. `followers` is given by the leader only."""
+
+    name: str
+    topic: Annotated[str | None, Meta(description="null for the control group")] = None
+    partition: int | None = None
+    role: Annotated[str, Meta(description="leader, follower, candidate, trial or learner")]
+    term: int
+    leader: Annotated[str | None, Meta(description="null where nobody is known to lead")]
+    commit_index: Annotated[int, Meta(description="the last entry that is decided, as far as this node knows")]
+    shown_index: Annotated[int, Meta(description="the last entry that readers here see")]
+    last_index: int
+    is_asleep: Annotated[bool, Meta(description="idle: the group costs nothing until something happens")]
+    elections: Annotated[int, Meta(description="elections this node began since it started")]
+    followers: list[FollowerDescription]
+
+
+class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One node. What is `null` is known to itself only, and it cannot be asked."""
+
+    node: str
+    is_up: bool
+    life: Annotated[str | None, Meta(description="changes when its data directory is another one")]
+    addresses: Annotated[dict[str, str], Meta(description="text, http and peer to host:port")]
+    role: Annotated[str | None, Meta(description="in the control group")] = None
+    term: Annotated[int | None, Meta(description="of the control group")] = None
+    commit_index: Annotated[int | None, Meta(description="of the control group")] = None
+    applied_index: Annotated[int | None, Meta(description="of the control group")] = None
+    partitions_led: int | None = None
+    partitions: int | None = None
+    lag: Annotated[
+        int | None,
+        Meta(description="entries it is behind the leaders, over all groups; null where not all leaders can be asked"),
+    ] = None
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as the node that was asked sees it."""
+
+    cluster: Annotated[str, Meta(description="equal on all nodes of a cluster")]
+    asked: Annotated[str, Meta(description="the node that answers")]
+    leader: Annotated[str | None, Meta(description="of the control group; null where nobody is known to lead")]
+    term: Annotated[int, Meta(description="of the control group")]
+    has_quorum: Annotated[bool, Meta(description="whether topics, cursors and messages can be decided on")]
+    missing: Annotated[list[str], Meta(description="voters that the node which was asked cannot reach")]
+    nodes: list[NodeDescription]

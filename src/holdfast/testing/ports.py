@@ -1,0 +1,92 @@
+"""Where the nodes of a local cluster listen: one block of ports, so that one number says it all.
+
+===========  =============================  ==============
+for          port                           with 8080, n2
+===========  =============================  ==============
+text         base_port + i                  8081
+http         base_port + 10 + i             8091
+peer         base_port + 20 + i             8101
+===========  =============================  ==============
+
+`i` is 0 for the first node. Where no base port is given, a block of 40 is chosen between 20000 and 32000: below the
+range from which systems give ports to clients, since a client that reconnects while a node is away could otherwise be
+given the very port that the node wants back. The last port of the block stays bound while the cluster is there, so
+that clusters which are started at the same time choose different blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from holdfast.testing.errors import ClusterFailed
+
+HOST: Final = "127.0.0.1"
+NODES_MAX: Final = 9
+BASE_PORT_MAX: Final = 65_535 - 30
+_HTTP: Final = 10
+_PEER: Final = 20
+_BLOCK: Final = 40
+_BLOCKS: Final = range(20_000, 32_000, _BLOCK)
+
+
+class Ports(NamedTuple):
+    """The ports of one node."""
+
+    text: int
+    http: int
+    peer: int
+
+
+def of_node(base_port: int, index: int) -> Ports:
+    return Ports(base_port + index, base_port + _HTTP + index, base_port + _PEER + index)
+
+
+def in_use(base_port: int, nodes: int) -> list[str]:
+    """The ports of the block that somebody else has, such as `n2 http 8091`."""
+    return [
+        f"n{index + 1} {name} {port}"
+        for index in range(nodes)
+        for name, port in of_node(base_port, index)._asdict().items()
+        if not _is_free(port)
+    ]
+
+
+def choose(nodes: int) -> tuple[int, socket.socket]:
+    """A base port whose ports are all free, and what keeps others from choosing it; close that at the end."""
+    for base_port in random.sample(_BLOCKS, len(_BLOCKS)):
+        mark = _marked(base_port + _BLOCK - 1)
+        if mark is None:
+            continue
+        if not in_use(base_port, nodes):
+            return base_port, mark
+        mark.close()
+    raise ClusterFailed("found no block of free ports between 20000 and 32000; give one with base_port")
+
+
+def addresses(ports: Sequence[int]) -> list[str]:
+    return [f"{HOST}:{port}" for port in ports]
+
+
+def _marked(port: int) -> socket.socket | None:
+    mark = socket.socket()
+    try:
+        mark.bind((HOST, port))
+    except OSError:
+        mark.close()
+        return None
+    return mark
+
+
+def _is_free(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        # As the node itself binds: connections that have ended a moment ago are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,188 @@
+"""`holdfast cluster`, and every other command against a cluster of which one node is away."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.testing import LocalCluster
+from tests.cli.program import HOLDFAST, Ended, Running, environment, holdfast, numbered, until
+
+SERVER = "--server"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3) as made:
+        yield made
+
+
+@pytest.fixture
+def whole(cluster: LocalCluster) -> LocalCluster:
+    """All nodes are there when a test begins, whatever the one before did to them."""
+    for node in cluster.nodes:
+        if not node.is_running:
+            cluster.spawn(node)
+    cluster.wait_until_ready()
+    return cluster
+
+
+def ok(cluster: LocalCluster, *arguments: str, given: bytes | None = None) -> Ended:
+    """A command that has to work with all addresses given, whoever is away."""
+    ended = holdfast(*arguments, SERVER, ",".join(cluster.http_addresses), given=given)
+    assert ended.code == 0, ended
+    return ended
+
+
+# --- status -------------------------------------------------------------------------------------------------
+
+
+def test_status_shows_who_leads_and_where_everybody_is(whole: LocalCluster) -> None:
+    leader = whole.control_leader()
+    described = ok(whole, "cluster", "status", "--json").json
+    assert described["leader"] == leader and described["has_quorum"] and described["missing"] == []
+    assert [node["addresses"]["http"] for node in described["nodes"]] == whole.http_addresses
+    shown = ok(whole, "cluster", "status").text
+    assert [line.split()[0] for line in shown.splitlines()[:4]] == ["node", "n1", "n2", "n3"]
+    assert [line.split()[0] for line in shown.splitlines() if "control leader" in line] == [leader]
+    assert "All 3 nodes are there" in shown and "1 of 3 may fail" in shown
+
+
+def test_status_names_the_node_that_is_away_and_says_what_to_do(whole: LocalCluster) -> None:
+    whole.kill("n1")
+    until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http, "--json").json["missing"] == ["n1"], "it")
+    shown = ok(whole, "cluster", "status").text
+    assert "n1 cannot be reached" in shown and "0 more may fail. Start n1 again." in shown
+    row = next(line for line in shown.splitlines() if line.startswith("n1 "))
+    assert "down" in row
+
+
+def test_status_without_majority_fails_and_says_whom_to_start(whole: LocalCluster) -> None:
+    whole.kill("n1", "n3")
+    until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http).code == 1, "the majority is missed")
+    shown = holdfast("cluster", "status", SERVER, whole.nodes[1].http)
+    assert "No majority of 3 nodes" in shown.text and "start n1, n3 again" in shown.text
+
+
+# --- transfer -----------------------------------------------------------------------------------------------
+
+
+def test_control_group_is_led_by_whom_one_says(whole: LocalCluster) -> None:
+    for target in ("n1", "n2", "n3", "n1"):
+        assert (
+            f"{target} leads the control group now"
+            in ok(whole, "cluster", "transfer", "--control", "--to", target).text
+        )
+        assert whole.control_leader() == target
+
+
+def test_partition_is_led_by_whom_one_says(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "moved", "--partitions", "2")
+    for target in ("n1", "n2", "n3", "n1"):
+        assert f"{target} leads moved/1 now" in ok(whole, "cluster", "transfer", "moved/1", "--to", target).text
+    moved = ok(whole, "cluster", "transfer", "moved", "--to", "n2", "--json").json
+    assert moved == {"topic": "moved", "partition": 0, "leader": "n2"}
+
+
+def test_leaders_are_shown_with_the_topic(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "shown")
+    whole.leader("shown")
+    rows = [line.split() for line in ok(whole, "topics", "describe", "shown").lines]
+    assert {row[1] for row in rows if row[0] == "0"} <= {"n1", "n2", "n3"}
+
+
+def test_transfer_that_cannot_be_says_why(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "stays")
+    server = (SERVER, whole.http_addresses[0])
+    nobody = holdfast("cluster", "transfer", "stays", "--to", "n9", *server)
+    assert nobody.code == 1 and "n9" in nobody.err
+    assert holdfast("cluster", "transfer", "nowhere", "--to", "n1", *server).code == 1
+    for wrong in (("stays", "--control"), (), ("stays/x",)):
+        ended = holdfast("cluster", "transfer", *wrong, "--to", "n1", *server)
+        assert ended.code == 2, ended
+
+
+# --- the other commands -------------------------------------------------------------------------------------
+
+
+def test_every_command_goes_on_with_another_node(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "orders")
+    whole.kill("n1")
+    ok(whole, "publish", "orders", given=numbered(2000))
+    assert ok(whole, "subscribe", "orders", "--from", "earliest", "--count", "2000").out == numbered(2000)
+    assert ok(whole, "subscribe", "orders", "--as", "billing", "--from", "earliest", "--count", "2").lines == ["1", "2"]
+    assert ok(whole, "subscribe", "orders", "--as", "billing", "--count", "1").lines == ["3"]
+    assert ok(whole, "cursors", "list", "orders", "--json").json["partitions"][0]["offset"] == 3
+    ok(whole, "cursors", "seek", "orders", "billing", "--to", "earliest")
+    ok(whole, "cursors", "delete", "orders", "billing", "--yes")
+    assert "orders" in ok(whole, "topics", "list").text
+    ok(whole, "topics", "describe", "orders")
+    ok(whole, "topics", "delete", "orders", "--yes")
+
+
+def test_check_says_who_leads_and_who_is_missing(whole: LocalCluster) -> None:
+    leader = whole.control_leader()
+    followers = [node for node in whole.nodes if node.id != leader]
+    whole.kill(followers[0])
+    server = (SERVER, followers[1].http)
+    until(lambda: holdfast("check", *server, "--json").json["cluster"]["missing"] == [followers[0].id], "it is missed")
+    facts = holdfast("check", *server, "--json").json
+    assert facts["ready"] and facts["cluster"]["leader"] == leader and facts["cluster"]["nodes"] == ["n1", "n2", "n3"]
+    shown = holdfast("check", *server)
+    assert shown.code == 0 and f"{followers[0].id} cannot be reached" in shown.text and f"{leader}, since" in shown.text
+
+
+@pytest.mark.parametrize("name", [(), ("--as", "billing")], ids=["live", "named"])
+def test_subscriber_whose_node_dies_goes_on_without_loss_or_repetition(
+    whole: LocalCluster, name: tuple[str, ...]
+) -> None:
+    topic = f"followed{len(name)}"
+    ok(whole, "topics", "create", topic)
+    all_of_them = ",".join(whole.http_addresses)
+    ok(whole, "publish", topic, given=numbered(3))
+    arguments = ("subscribe", topic, *name, "--from", "earliest", "--count", "2003", SERVER, all_of_them)
+    with Running(*arguments) as reading:
+        assert [reading.line() for _ in range(3)] == [b"1\n", b"2\n", b"3\n"]
+        # The first address is the one it reads from.
+        whole.kill("n1")
+        ok(whole, "publish", topic, given=numbered(2000))
+        ended = reading.ended()
+    assert ended.code == 0, ended
+    assert ended.out == numbered(2000)
+    assert "lost the broker" in ended.err
+    if name:
+        assert ok(whole, "cursors", "list", topic, "--json").json["lag"] == 0
+
+
+def test_publisher_whose_leader_dies_stores_every_message_once(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "paced")
+    leader = whole.leader("paced")
+    others = ",".join(node.http for node in whole.nodes if node.id != leader)
+    with Running("publish", "paced", "--sequence", "--rate", "200", "--count", "400", SERVER, others) as publishing:
+        for _ in range(50):
+            publishing.line()
+        whole.kill(leader)
+        ended = publishing.ended()
+    assert ended.code == 0, ended
+    assert ok(whole, "subscribe", "paced", "--from", "earliest", "--count", "400").out == numbered(400)
+    assert ok(whole, "topics", "describe", "paced", "--json").json["messages"] == 400
+
+
+def test_status_fits_a_terminal(whole: LocalCluster) -> None:
+    controller, terminal = pty.openpty()
+    command = [*HOLDFAST, "cluster", "status", SERVER, whole.http_addresses[0]]
+    env = environment(COLUMNS="150", TERM="xterm")
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=env) as running:
+        os.close(terminal)
+        shown = b""
+        while running.poll() is None or not shown:
+            try:
+                shown += os.read(controller, 65536)
+            except OSError:
+                break
+    os.close(controller)
+    assert all(address.encode() in shown for address in whole.http_addresses)

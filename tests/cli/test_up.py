@@ -1,0 +1,155 @@
+"""`holdfast up`: a cluster in one command that stays up, says how it is, and leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.client import connect_blocking
+from holdfast.testing import ports as port_scheme
+from tests.cli.program import Running, holdfast, until
+
+
+@pytest.fixture
+def base_port() -> Iterator[int]:
+    chosen, mark = port_scheme.choose(3)
+    with mark:
+        yield chosen
+
+
+class Up:
+    """A running `holdfast up` and what its ready file says."""
+
+    def __init__(self, running: Running, ready_file: Path) -> None:
+        self.running = running
+        self.ready_file = ready_file
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return json.loads(self.ready_file.read_bytes())["nodes"]
+
+    def line_with(self, *words: str) -> str:
+        """The next line that has all these words; the test's own timeout is the deadline."""
+        while line := self.running.line().decode():
+            if all(word in line for word in words):
+                return line
+        raise AssertionError(f"it ended without saying {words}: {self.running.ended()}")
+
+
+@contextmanager
+def up(directory: Path, base_port: int | None, *options: str, nodes: int = 3) -> Iterator[Up]:
+    ready_file = directory / "ready.json"
+    places = ("--data", str(directory / "cluster"), "--ready-file", str(ready_file), "--nodes", str(nodes))
+    if base_port is not None:
+        places += ("--base-port", str(base_port))
+    with Running("up", *places, *options) as running:
+        process = running.process
+        until(lambda: ready_file.exists() or process.poll() is not None, "it is ready")
+        assert process.poll() is None, running.ended()
+        yield Up(running, ready_file)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; one that has ended and waits for its parent to notice does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_cluster_serves_at_once_and_goes_on_where_it_was(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port) as cluster:
+        nodes = cluster.nodes()
+        assert [list(node) for node in nodes] == [["id", "pid", "text", "http", "peer"]] * 3
+        assert [node["id"] for node in nodes] == ["n1", "n2", "n3"]
+        assert nodes[1]["text"] == f"127.0.0.1:{base_port + 1}"
+        assert nodes[1]["http"] == f"127.0.0.1:{base_port + 11}"
+        assert nodes[1]["peer"] == f"127.0.0.1:{base_port + 21}"
+        with connect_blocking(nodes[1]["http"]) as broker:
+            broker.publish("orders", b"kept")
+        cluster.line_with("up", "leads 1 of 1")
+        ended = cluster.running.end(signal.SIGTERM)
+    assert ended.code == 0, ended
+    assert not cluster.ready_file.exists()
+    assert not any(is_alive(node["pid"]) for node in nodes)
+
+    with up(tmp_path, None) as cluster:
+        assert [node["http"] for node in cluster.nodes()] == [node["http"] for node in nodes]
+        with connect_blocking(nodes[2]["http"]) as broker:
+            assert [message.value for message in broker.read("orders")] == [b"kept"]
+        assert cluster.running.end(signal.SIGINT).code == 0
+
+
+def test_node_that_dies_comes_back_by_itself(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port) as cluster:
+        before = cluster.nodes()
+        os.kill(before[0]["pid"], signal.SIGKILL)
+        cluster.line_with("n1", "was killed (SIGKILL)", "starts again")
+        until(lambda: cluster.nodes()[0]["pid"] != before[0]["pid"], "the ready file has the new process")
+        assert [node["pid"] for node in cluster.nodes()[1:]] == [node["pid"] for node in before[1:]]
+        cluster.line_with("n1 up", f"process {cluster.nodes()[0]['pid']}")
+        assert cluster.running.end(signal.SIGTERM).code == 0
+
+
+def test_without_restart_a_dead_node_stays_away(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port, "--no-restart", "--json", nodes=1) as cluster:
+        started = json.loads(cluster.line_with('"up"'))
+        assert started["nodes"][0]["http"] == f"127.0.0.1:{base_port + 10}"
+        os.kill(cluster.nodes()[0]["pid"], signal.SIGKILL)
+        ended = cluster.running.ended()
+    assert ended.code == 1 and "no node is left" in ended.err
+    assert any("it stays away" in line.get("event", "") for line in ended.json_lines)
+    assert not cluster.ready_file.exists()
+
+
+def test_second_signal_ends_it_at_once(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port, "--quiet") as cluster:
+        nodes = cluster.nodes()
+        cluster.running.process.send_signal(signal.SIGINT)
+
+        def is_stopping() -> bool:
+            """One node hangs while the others leave, so that an orderly end would take half a minute."""
+            os.kill(nodes[0]["pid"], signal.SIGSTOP)
+            return not is_alive(nodes[2]["pid"])
+
+        until(is_stopping, "it has begun to stop")
+        began = time.monotonic()
+        ended = cluster.running.end(signal.SIGINT)
+    assert ended.code == 1 and ended.out == b"" and "Traceback" not in ended.err
+    assert time.monotonic() - began < 10
+    assert not any(is_alive(node["pid"]) for node in nodes)
+
+
+def test_killed_supervisor_leaves_no_node_behind(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port, nodes=1) as cluster:
+        pid = cluster.nodes()[0]["pid"]
+        cluster.running.end(signal.SIGKILL)
+    until(lambda: not is_alive(pid), "the node is gone")
+
+
+def test_port_in_use_is_named_with_what_to_do(tmp_path: Path, base_port: int) -> None:
+    with socket.create_server(("127.0.0.1", base_port + 12)):
+        ended = holdfast("up", "--data", str(tmp_path / "cluster"), "--base-port", str(base_port))
+    assert ended.code == 1
+    assert f"n3 http {base_port + 12}" in ended.err and "give another base port" in ended.err
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port, nodes=1) as cluster:
+        cluster.running.end(signal.SIGTERM)
+    ended = holdfast("up", "--data", str(tmp_path / "cluster"), "--nodes", "3")
+    assert ended.code == 1 and "holds a cluster of 1 nodes, not 3" in ended.err
+
+
+def test_even_number_of_nodes_is_warned_about(tmp_path: Path, base_port: int) -> None:
+    with socket.create_server(("127.0.0.1", base_port)):
+        ended = holdfast("up", "--nodes", "4", "--data", str(tmp_path / "four"), "--base-port", str(base_port))
+    assert "4 nodes gain nothing over 3" in ended.err and "1 of them may fail" in ended.err

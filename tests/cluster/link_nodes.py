@@ -1,0 +1,116 @@
+"""Nodes that have nothing but links, and remember what they heard."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvloop
+
+from holdfast.backends.cluster.links import LinkTiming, PeerLinks
+from holdfast.consensus.messages import Message
+from holdfast.wire.peer import Hello
+from tests.support.broker_process import free_port
+
+_boots = itertools.count()
+QUICK = LinkTiming(refused_retry_s=0.1)
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.002)
+
+
+def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on asyncio's own loop and on uvloop: they differ in when they write and in what they copy."""
+
+    @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+    def run(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(test())
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+class LinkNode:
+    """`LinkEvents`, and the links it listens to."""
+
+    def __init__(self, node: str, timing: LinkTiming = QUICK, port: int = 0, **changes: Any) -> None:
+        self.node = node
+        self.port = port or free_port()
+        self.said = Hello(**{"cluster": "c1", "node": node, "life": "1", "boot": f"b{next(_boots)}", **changes})
+        self.links = PeerLinks(lambda: self.said, self, timing)
+        self.heard: list[tuple[str, int, Message]] = []
+        self.frames: list[int] = []
+        self.events: list[tuple[str, str]] = []
+        self.heard_at: dict[str, list[float]] = {}
+        self.unwanted: dict[str, str] = {}
+        self.answer: Callable[[str, int, memoryview], Awaitable[bytes]] = self._echo
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self, *peers: LinkNode) -> None:
+        await self.links.start("127.0.0.1", self.port)
+        self.know(*peers)
+
+    def know(self, *peers: LinkNode) -> None:
+        self.links.set_peers({peer.node: peer.address for peer in peers})
+
+    async def up(self, *peers: LinkNode) -> None:
+        for peer in peers:
+            await until(lambda peer=peer: self.links.is_up(peer.node), f"{self.node} reaches {peer.node}")  # type: ignore[misc]
+
+    async def _echo(self, node: str, method: int, body: memoryview) -> bytes:
+        return f"{node} {method} ".encode() + bytes(body)
+
+    # --- events ---
+
+    def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
+        self.frames.append(len(messages))
+        self.heard += [(hello.node, group, message) for group, message in messages]
+
+    async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
+        return await self.answer(node, method, body)
+
+    def on_up(self, hello: Hello) -> None:
+        self.events.append(("up", hello.node))
+
+    def on_down(self, node: str) -> None:
+        self.events.append(("down", node))
+
+    def on_dropped(self, node: str) -> None:
+        self.events.append(("dropped", node))
+
+    def on_heard(self, node: str) -> None:
+        self.heard_at.setdefault(node, []).append(asyncio.get_running_loop().time())
+
+    def refusal(self, hello: Hello) -> str | None:
+        return self.unwanted.get(hello.node)
+
+
+def pairs(nodes: tuple[LinkNode, ...]) -> Iterator[tuple[LinkNode, LinkNode]]:
+    return itertools.permutations(nodes, 2)
+
+
+@asynccontextmanager
+async def cluster(*nodes: LinkNode) -> AsyncIterator[tuple[LinkNode, ...]]:
+    """All of them connected with each other."""
+    try:
+        for node in nodes:
+            await node.start(*(other for other in nodes if other is not node))
+        for one, other in pairs(nodes):
+            await one.up(other)
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.links.stop()

@@ -1,0 +1,96 @@
+"""Three brokers that are one cluster, each in a process of its own, and plain clients for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from http_server import Client
+from tests.support.broker_process import BrokerProcess, free_port, wait_until
+
+NODES = ("n1", "n2", "n3")
+
+
+class ClusterNode(Client):
+    """One node: its process and a client for it."""
+
+    def __init__(self, name: str, process: BrokerProcess) -> None:
+        super().__init__(process.http_port)
+        self.name = name
+        self.process = process
+
+    @property
+    def is_ready(self) -> bool:
+        return self.process.is_running and self.get("/ready").status == 200
+
+    def metrics(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+        """By name and labels, the values."""
+        return {
+            family["name"]: {tuple(sorted(one["labels"].items())): one["value"] for one in family["samples"]}
+            for family in self.get("/metrics").json["metrics"]
+        }
+
+    def metric(self, name: str) -> float:
+        [value] = self.metrics()[name].values()
+        return value
+
+
+class Cluster:
+    def __init__(self, nodes: Mapping[str, ClusterNode]) -> None:
+        self.by_name = nodes
+        self.nodes = list(nodes.values())
+
+    def start(self) -> None:
+        """Start those that are not running; a new cluster begins when all are there, so none waits for another."""
+        away = [node for node in self.nodes if not node.process.is_running]
+        with ThreadPoolExecutor(len(self.nodes)) as threads:
+            list(threads.map(lambda node: node.process.start(), away))
+        wait_until(lambda: all(node.is_ready for node in self.nodes), "all nodes are ready")
+
+    def leader(self, topic: str | None = None, partition: int = 0) -> str | None:
+        """Of a partition, or of the control group; `None` unless all nodes that run agree."""
+        running = [node for node in self.nodes if node.process.is_running]
+        if topic is None:
+            named = {node.get("/v1/cluster").json["leader"] for node in running}
+        else:
+            answers = [node.get(f"/v1/topics/{topic}") for node in running]
+            if any(answer.status != 200 for answer in answers):
+                return None
+            named = {answer.json["partitions"][partition]["leader"] for answer in answers}
+        return named.pop() if len(named) == 1 else None
+
+    def wait_for_leaders(self, topic: str, partitions: int) -> None:
+        def are_there() -> bool:
+            return all(self.leader(topic, number) is not None for number in range(partitions))
+
+        wait_until(are_there, f"all nodes agree on who leads {topic}")
+
+
+@contextmanager
+def three_nodes(path: Path) -> Iterator[Cluster]:
+    """A cluster in `path`, for as long as the block lasts; every node is ready."""
+    ports = {name: free_port() for name in NODES}
+    peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in ports.items())
+    with ExitStack() as stack:
+        nodes = {}
+        for name, port in ports.items():
+            flags = ("--node", name, "--peer", f"127.0.0.1:{port}", "--peers", peers)
+            process = BrokerProcess(path / name, *flags, http_port=free_port())
+            stack.push(process)
+            nodes[name] = ClusterNode(name, process)
+        cluster = Cluster(nodes)
+        cluster.start()
+        yield cluster
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
+    """Whether something holds within a while."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
