@@ -1,0 +1,91 @@
+"""Three nodes in one event loop: real logs, real links, no processes to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.broker.broker import Broker
+from holdfast.model.ids import PartitionId, TimestampMs, TopicName
+from holdfast.storage.directory import DataDirectory
+from tests.support.broker_process import free_port
+
+PATIENCE_S = 20.0
+
+
+def now_ms() -> TimestampMs:
+    return TimestampMs(time.time_ns() // 1_000_000)
+
+
+class Nodes:
+    """Nodes by name; those that run have a backend and a broker."""
+
+    def __init__(self, root: Path, count: int = 3) -> None:
+        self.root = root
+        names = [f"n{number + 1}" for number in range(count)]
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
+        self.backends: dict[str, ClusterBackend] = {}
+        self.brokers: dict[str, Broker] = {}
+        self.failed: list[str] = []
+
+    async def start(self, *names: str) -> None:
+        await asyncio.gather(*(self._start(name) for name in names or self.addresses))
+
+    async def _start(self, name: str) -> None:
+        host, _, port = self.addresses[name].partition(":")
+        backend = ClusterBackend(
+            DataDirectory.open(self.root / name, node=name, now_ms=now_ms()),
+            sync=parse_sync_policy("group"),
+            now_ms=now_ms,
+            listen=(host, int(port)),
+            peers=self.addresses,
+            on_fatal=lambda error: self.failed.append(name),
+        )
+        await backend.start()
+        self.backends[name] = backend
+        self.brokers[name] = Broker(backend, now_ms=now_ms)
+
+    async def stop(self, *names: str) -> None:
+        for name in names or list(self.backends):
+            del self.brokers[name]
+            await self.backends.pop(name).stop()
+
+    async def leader(self, topic: str, number: int = 0) -> str:
+        """Who leads a partition, once its reign has begun in earnest."""
+        partition = PartitionId(TopicName(topic), number)
+
+        def found() -> str | None:
+            return next((name for name, backend in self.backends.items() if backend.reign(partition) is not None), None)
+
+        await until(lambda: found() is not None)
+        leader = found()
+        assert leader is not None
+        return leader
+
+    def another_than(self, *names: str) -> str:
+        return next(name for name in self.backends if name not in names)
+
+
+@asynccontextmanager
+async def running(root: Path) -> AsyncIterator[Nodes]:
+    nodes = Nodes(root)
+    await nodes.start()
+    try:
+        yield nodes
+    finally:
+        await nodes.stop()
+
+
+async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait for something that comes by itself; fails when it does not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            result = holds()
+            if result if isinstance(result, bool) else await result:
+                return
+            await asyncio.sleep(0.01)

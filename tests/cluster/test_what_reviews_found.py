@@ -1,0 +1,152 @@
+"""What was wrong once: deletions through another node, late commands, lost directories, full disks, full lanes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.cluster import hard_states
+from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.messages import Message, VoteReply, VoteRequest
+from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound
+from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
+from holdfast.model.messages import NewMessage
+from holdfast.model.topics import TopicConfig
+from holdfast.storage.log import PartitionLog
+from holdfast.storage.votes import VoteJournal
+from tests.cluster.nodes import Nodes, running, until
+
+T = PartitionId(TopicName("t"), 0)
+
+
+async def test_message_to_a_topic_made_anew_is_stored_though_its_id_was_used_in_the_one_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        await nodes.brokers["n1"].create_topic("t", TopicConfig())
+        leader = await nodes.leader("t")
+        await nodes.brokers[leader].publish("t", [NewMessage(value=b"old", id="a")])
+        for broker in nodes.brokers.values():
+            await broker.stand_by()
+        other = nodes.brokers[nodes.another_than(leader)]
+        await other.delete_topic("t")
+        await other.create_topic("t", TopicConfig())
+        (published,) = await other.publish("t", [NewMessage(value=b"new", id="a")])
+        assert (published.offset, published.duplicate) == (0, False)
+
+
+async def test_late_acknowledgement_does_not_move_the_reader_of_a_topic_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as nodes:
+        await nodes.brokers["n1"].create_topic("t", TopicConfig())
+        leader = nodes.backends["n1"].control.replica.leader_node
+        assert leader is not None
+        slow, quick = nodes.another_than(leader), nodes.brokers[leader]
+        await quick.publish_values("t", [b"%d" % number for number in range(50)]).offset
+        await nodes.brokers[slow].open_cursor("t", "reader", "earliest")
+        proposals = nodes.backends[slow]._proposals
+        real, may_go = proposals._decide, asyncio.Event()
+
+        async def late(commands: list[object]) -> object:
+            await may_go.wait()
+            return await real(commands)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(proposals, "_decide", late)
+        acknowledged = asyncio.ensure_future(nodes.brokers[slow].ack_cursor("t", "reader", {0: Offset(50)}))
+        await quick.delete_topic("t")
+        await quick.create_topic("t", TopicConfig())
+        await quick.publish_values("t", [b"new"] * 10).offset
+        may_go.set()
+        with pytest.raises(TopicNotFound):
+            await acknowledged
+        read = await quick.read_cursor("t", "reader", messages_max=100, bytes_max=1 << 20)
+        assert len(read.messages) == 10
+
+
+async def test_node_that_lost_a_log_does_not_help_to_forget_what_was_acknowledged(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    await nodes.start()
+    await nodes.brokers["n1"].create_topic("t", TopicConfig())
+    await nodes.leader("t")
+    await nodes.stop("n3")
+    for _ in range(5):
+        await nodes.brokers["n1"].publish_values("t", [b"acknowledged"]).offset
+    await until(lambda: nodes.backends["n2"].end_offset(T) == 5)
+    lives = {name: backend._directory.life for name, backend in nodes.backends.items()}
+    await nodes.stop()
+    shutil.rmtree(tmp_path / "n2" / "topics" / "t" / "0")
+    await nodes.start("n2", "n3")
+    assert nodes.backends["n2"]._directory.life != lives["n2"]
+    with pytest.raises(HoldfastError):
+        await nodes.brokers["n3"].publish_values("t", [b"instead"]).offset
+    await nodes.start("n1")
+    await until(lambda: all(backend.end_offset(T) == 5 for backend in nodes.backends.values()))
+    await nodes.stop()
+
+
+async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(tmp_path: Path) -> None:
+    """Else a node that has voted in a term could vote once more after a crash."""
+    states = HardStates(*VoteJournal.open(tmp_path / "votes.log"))
+    sent: list[tuple[str, Message]] = []
+
+    class Transport:
+        def send(self, node: str, group: int, message: Message) -> None:
+            sent.append((node, message))
+
+        def is_up(self, node: str) -> bool:
+            return True
+
+    def fail(error: HoldfastError) -> None:
+        raise AssertionError(error.message)
+
+    me = ReplicaId("n1.a")
+    groups = Groups(me, transport=Transport(), hard_states=states, sync=parse_sync_policy("group"), on_failure=fail)
+    log, _ = PartitionLog.open(tmp_path / "log")
+    replica = groups.add(GroupId(1), "p", log, Members.of([me, "n2.b", "n3.c"]))
+    real = states.journal._append
+
+    def full(*record: object) -> None:
+        raise DiskFull("full")
+
+    states.journal._append = full  # type: ignore[method-assign]
+    groups.on_messages(ReplicaId("n2.b"), [(1, VoteRequest(Term(5), LogIndex(0), Term(0), False, False))])
+    await asyncio.sleep(0)
+    assert groups._unsaved
+    states.journal._append = real  # type: ignore[method-assign]
+    groups.on_messages(ReplicaId("n3.c"), [(1, VoteRequest(Term(6), LogIndex(0), Term(0), False, False))])
+    await until(lambda: ("n3", VoteReply(Term(6), True, False)) in sent)
+    groups._tick()
+    await groups.stop()
+    replica.log.close()
+    groups.close()
+    _, found = VoteJournal.open(tmp_path / "votes.log")
+    assert hard_states.decode(found[1])[:2] == (6, "n3.c")
+
+
+async def test_thousands_of_publishes_at_once_get_through_a_node_that_does_not_lead(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        await nodes.brokers["n1"].create_topic("t", TopicConfig())
+        follower = nodes.brokers[nodes.another_than(await nodes.leader("t"))]
+        sent = [follower.publish_values("t", [b"%d" % number]).offset for number in range(3_000)]
+        outcomes = Counter(type(each).__name__ for each in await asyncio.gather(*sent, return_exceptions=True))
+        assert outcomes == {"int": 3_000}
+        assert [future.result() for future in sent] == sorted(future.result() for future in sent), "order is lost"
+
+
+async def test_broker_that_stood_alone_is_not_made_one_of_three(tmp_path: Path) -> None:
+    """Its peers would have nothing of what it has, and nobody would notice."""
+    from tests.contract.stores import BACKENDS, Store
+
+    store = Store(BACKENDS["alone-group"], tmp_path / "n1")
+    await store.open()
+    await store.create("t")
+    await store.stop()
+    nodes = Nodes(tmp_path)
+    with pytest.raises(HoldfastError, match="stands alone"):
+        await nodes.start("n1")
