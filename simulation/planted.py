@@ -238,7 +238,7 @@ _MEMBERS = (
     _mutant(
         "members-forgotten",
         "A restart forgets the members that are in the log.",
-        (MEMBERS, "return (before[-1], *sorted(behind, key=lambda at: at.since))", "return (before[-1],)"),
+        (MEMBERS, "return (first, *sorted(behind, key=lambda at: at.since))", "return (first,)"),
     ),
     _mutant(
         "members-after-the-log",
