@@ -6,6 +6,7 @@ Between the links, which carry bytes, and the groups, which have not begun yet w
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -90,7 +91,14 @@ class Neighbours:
         assert self._listen is not None
         self._formation = formation.load(self._directory.path)
         self._links = PeerLinks(self._hello, self)
-        host, port = await self._links.start(*self._listen)
+        try:
+            host, port = await self._links.start(*self._listen)
+        except OSError as error:
+            where = f"{self._listen[0]}:{self._listen[1]}"
+            reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise ConfigError(
+                f"cannot listen on {where} for peers: {reason}; give another with --peer or HOLDFAST_PEER, and in peers"
+            ) from error
         self.addresses["peer"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._links.set_peers(self._peers)
 
