@@ -59,6 +59,15 @@ class Control:
         self._statements: list[Statement] = []
         self._writer: asyncio.Task[None] | None = None
         self._applier: asyncio.Task[None] | None = None
+        replica.on_reign = self._on_reign
+
+    def _on_reign(self, replica: Replica) -> None:
+        """Who leads no more does not know what becomes of what it wrote: its proposers have to ask again."""
+        if replica.raft.leading is None:
+            for _, future in self._outcomes.values():
+                if not future.done():
+                    future.set_exception(LeaderChanged("the leader changed before this was known to be decided"))
+                    future.exception()
 
     def start(self) -> None:
         self._applier = self._loop.create_task(self._apply_on())

@@ -118,6 +118,8 @@ class Opening:
             logs[topic.name] = self._open_logs(topic, hard_states)
             for partition_log in logs[topic.name]:
                 undo.callback(partition_log.close)
+        if self._has_peers:
+            self._look_at_younger_topics(set(loaded.topics))
         return Opened(store, loaded, hard_states, control_log, logs, leaving)
 
     def _open_votes(self, *, must_exist: bool) -> HardStates:
@@ -171,6 +173,20 @@ class Opening:
             path = self._directory.topics / topic.name / str(number)
             if hard_states.of(group_of(topic, number)) is not None and not _has_segments(path):
                 self._lose(f"the log of {topic.name}/{number} is missing")
+        return self._sound_logs(topic)
+
+    def _look_at_younger_topics(self, known: set[TopicName]) -> None:
+        """The state may not have heard of a topic yet whose log has messages: damage there is damage, too.
+
+        They are opened again when the control log comes to their creation; by then it is too late for a new life.
+        """
+        for topic in self._files.described():
+            if topic.name not in known:
+                for partition_log in self._sound_logs(topic):
+                    partition_log.close()
+
+    def _sound_logs(self, topic: Topic) -> list[PartitionLog]:
+        """The logs of a topic; with peers, one that is damaged is set aside and begun anew."""
         logs = self._files.open(topic.name, topic.config.partitions)
         for number, partition_log in enumerate(logs):
             for file, hole in partition_log.holes():
