@@ -100,6 +100,13 @@ def failure(done: asyncio.Future[T]) -> BaseException | None:
     return done.exception()
 
 
+def refuse(future: asyncio.Future[T], error: BaseException) -> None:
+    """Fail a future that is still open. Whoever waits may be gone; then nobody asks for the reason: fine."""
+    if not future.done():
+        future.set_exception(error)
+        future.exception()
+
+
 def then(source: asyncio.Future[S], promise: asyncio.Future[T], convert: Callable[[S], T]) -> None:
     """Settle `promise` with the converted result of `source`, or with its failure."""
 

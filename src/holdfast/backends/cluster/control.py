@@ -16,7 +16,7 @@ from holdfast.backends.cluster import commands
 from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, Decision, Outcome
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.state import Statement, StateStore, applied_row
-from holdfast.broker.results import failure
+from holdfast.broker.results import failure, refuse
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES, Entry
 from holdfast.model.errors import BadValue, DiskFull, HoldfastError, LeaderChanged, StorageFailed
 from holdfast.model.ids import GroupId, LogIndex, Term
@@ -65,9 +65,7 @@ class Control:
         """Who leads no more does not know what becomes of what it wrote: its proposers have to ask again."""
         if replica.raft.leading is None:
             for _, future in self._outcomes.values():
-                if not future.done():
-                    future.set_exception(LeaderChanged("the leader changed before this was known to be decided"))
-                    future.exception()
+                refuse(future, LeaderChanged("the leader changed before this was known to be decided"))
 
     def start(self) -> None:
         self._applier = self._loop.create_task(self._apply_on())
@@ -79,8 +77,7 @@ class Control:
             log.error("control_failed", problem=repr(error), applied=self.applied)
             failed = StorageFailed(f"what was decided cannot be applied here: {error!r}")
             for _, applied in self._applied_waiters:
-                if not applied.done():
-                    applied.set_exception(failed)
+                refuse(applied, failed)
             self._on_failure(failed)
 
     async def stop(self) -> None:
@@ -89,9 +86,7 @@ class Control:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         for _, future in self._outcomes.values():
-            if not future.done():
-                future.set_exception(LeaderChanged("this node stopped before it was known to be decided"))
-                future.exception()
+            refuse(future, LeaderChanged("this node stopped before it was known to be decided"))
         await self.keep()
 
     async def close_store(self) -> None:

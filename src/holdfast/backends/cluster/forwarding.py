@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import Method, PublishReply, PublishRequest, encode
+from holdfast.broker.results import refuse
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, ShuttingDown, TopicNotFound, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB
@@ -189,10 +190,7 @@ class Lane:
 
     def _fail(self, item: _Item, error: HoldfastError) -> None:
         self._bytes -= len(item.batch)
-        if not item.published.done():
-            item.published.set_exception(error)
-            # Its publisher may be gone already; then nobody asks for the reason, and that is fine.
-            item.published.exception()
+        refuse(item.published, error)
 
 
 class Lanes:

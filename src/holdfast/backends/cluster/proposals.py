@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, Outcome
+from holdfast.broker.results import refuse
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, Unavailable
 from holdfast.wire.peer_errors import decode_error
 
@@ -98,11 +99,7 @@ _PASSING: Final = frozenset(("unavailable", "leader_changed", "shutting_down"))
 
 def _settle_all(futures: list[asyncio.Future[None]], error: HoldfastError | None) -> None:
     for future in futures:
-        if future.done():
-            continue
-        if error is None:
+        if error is not None:
+            refuse(future, error)
+        elif not future.done():
             future.set_result(None)
-        else:
-            future.set_exception(error)
-            # Whoever proposed it may be gone already; then nobody asks for the reason, and that is fine.
-            future.exception()

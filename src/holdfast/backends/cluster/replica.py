@@ -10,11 +10,12 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.tail_cache import TailCache
 from holdfast.broker.backend import Unwatch
+from holdfast.broker.results import refuse
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import NOBODY, Members, ReplicaId
 from holdfast.consensus.messages import HardState, Message, Ready
@@ -382,7 +383,7 @@ class Replica:
     def fail_waiting(self, error: HoldfastError) -> None:
         """Nothing that waits will be acknowledged."""
         while self._waiting:
-            _fail(self._waiting.popleft()[2], error)
+            refuse(self._waiting.popleft()[2], error)
 
     def watch(self, on_commit: Callable[[], None]) -> Unwatch:
         token = object()
@@ -413,7 +414,7 @@ class Replica:
     def _settle_read(self, token: int, index: LogIndex | None) -> None:
         confirmed = self._reads.pop(token)
         if index is None:
-            _fail(confirmed, NotLeader(f"{self.name} has another leader now"))
+            refuse(confirmed, NotLeader(f"{self.name} has another leader now"))
         elif not confirmed.done():
             confirmed.set_result(index)
 
@@ -433,17 +434,10 @@ class Replica:
         """Nobody will be answered any more."""
         self.fail_waiting(error)
         for confirmed in self._reads.values():
-            _fail(confirmed, error)
+            refuse(confirmed, error)
         for _, shown in self._shown_waiters:
-            _fail(shown, error)
+            refuse(shown, error)
         self._reads.clear()
         self._shown_waiters.clear()
         self.notify()
         self.log.close()
-
-
-def _fail(future: asyncio.Future[Any], error: HoldfastError) -> None:
-    """Whoever waits may be gone already; then nobody asks for the reason, and that is fine."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()

@@ -33,6 +33,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.broker.results import refuse
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
@@ -183,14 +184,10 @@ class StateStore:
         if isinstance(error, StorageFailed):
             self._on_failure(error)
         for future in futures:
-            if future.done():
-                continue
-            if error is None:
+            if error is not None:
+                refuse(future, error)
+            elif not future.done():
                 future.set_result(None)
-            else:
-                future.set_exception(error)
-                # Its owner may be gone already; then nobody asks for the reason, and that is fine.
-                future.exception()
 
 
 def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
