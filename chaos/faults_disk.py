@@ -10,6 +10,7 @@ from typing import Final
 from chaos.faults import Fault
 from chaos.scene import Scene
 from chaos.workload import TOPICS
+from holdfast.storage.segment import Segment
 
 # A segment of so many bytes has many batches.
 _LONG_BYTES: Final = 20_000
@@ -169,14 +170,48 @@ class FlippedByte(Fault):
     def _segments(self, data: Path) -> list[Path]:
         """Files to choose from: the last one of a log, which is read at every start, and has many batches.
 
-        Damage of the very last batch looks like what a crash leaves behind; sealed files are trusted at a start, and
-        damage in them is told by the check in the background, but not mended.
+        Damage of the very last batch looks like what a crash leaves behind; for sealed files see `RottenByte`.
         """
         found = []
         for partition in sorted((data / "topics").glob("*/*")):
             segments = sorted(partition.glob("*.log"))
             found += [path for path in segments[-1:] if path.stat().st_size > _LONG_BYTES]
         return found
+
+
+class RottenByte(Fault):
+    """In a sealed file, which is trusted at a start: found later, and mended with what the others have."""
+
+    name = "rotten byte"
+
+    def run(self, scene: Scene) -> None:
+        node = scene.any_node()
+        process = scene.cluster.node(node)
+        scene.wait("there is a sealed log to damage", lambda: bool(self._segments(process.data)))
+        scene.cluster.kill(node)
+        chosen = scene.dice.choice(self._segments(process.data))
+        at = scene.dice.randrange(chosen.stat().st_size)
+        flip(chosen, at)
+        where = f"byte {at} of {chosen.relative_to(process.data)}"
+        scene.note(f"flipped {where} of {node}")
+        scene.start(node)
+        scene.wait(f"{where} of {node} is mended", partial(_is_sound, chosen))
+
+    def _segments(self, data: Path) -> list[Path]:
+        return [path.with_suffix(".log") for path in sorted((data / "topics").glob("*/*/*.index")) if _is_sealed(path)]
+
+
+def _is_sealed(index: Path) -> bool:
+    later = [path for path in index.parent.glob("*.log") if path.name > index.with_suffix(".log").name]
+    return bool(later) and index.with_suffix(".log").exists()
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether every frame is whole; a file that retention took is nobody's worry."""
+    try:
+        return not Segment(path).verify(sealed=True).holes
+    except FileNotFoundError:
+        return True
 
 
 def wipe(data: Path) -> None:

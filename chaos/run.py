@@ -44,6 +44,7 @@ ALL: Final[dict[str, type[Fault]]] = {
         faults_disk.LostDisk,
         faults_disk.Newcomer,
         faults_disk.FlippedByte,
+        faults_disk.RottenByte,
         faults_network.CutOff,
         faults_network.OneWay,
         faults_network.Mute,

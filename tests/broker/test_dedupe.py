@@ -167,10 +167,10 @@ async def test_batch_of_a_client_with_ids_is_deduplicated_message_by_message(des
         return bytes(messages_batch(*[NewMessage(value=each.encode(), id=each, key=b"k") for each in ids]))
 
     await desk.broker.create_topic("t", TopicConfig())
-    (first,) = [await each for each in desk.broker.publish_batches("t", 0, [batch("a", "b")])]
+    (first,) = await desk.broker.publish_batches("t", 0, [batch("a", "b")])
     assert (first.base_offset, first.count, first.duplicates) == (0, 2, 0)
     await desk.restart()
-    (again,) = [await each for each in desk.broker.publish_batches("t", 0, [batch("b", "c", "a")])]
+    (again,) = await desk.broker.publish_batches("t", 0, [batch("b", "c", "a")])
     assert (again.count, again.duplicates, again.offsets) == (3, 2, [1, 2, 0])
     assert await desk.values() == [b"a", b"b", b"c"]
     assert [message.id for message in await desk.messages()] == ["a", "b", "c"]
@@ -180,7 +180,7 @@ async def test_batch_of_a_client_without_ids_is_stored_as_it_came(desk: Desk) ->
     theirs = foreign_batch([ForeignRecord(i, 1_000 + i, b"k%d" % i, b"v%d" % i, [("h", b"x")]) for i in range(3)])
     await desk.broker.create_topic("t", TopicConfig())
     for expected in (0, 3):
-        (published,) = [await each for each in desk.broker.publish_batches("t", 0, [theirs])]
+        (published,) = await desk.broker.publish_batches("t", 0, [theirs])
         assert (published.base_offset, published.count, published.offsets) == (expected, 3, None)
     stored = await desk.broker.read_batches("t", 0, Offset(3), 1)
     assert bytes(stored[0][16:]) == theirs[16:]
@@ -195,7 +195,7 @@ async def test_ids_that_are_no_text_are_refused_and_not_mixed_up(desk: Desk, ids
         record = ForeignRecord(0, 1_000, None, b"%d" % number, [(record_batch.ID_HEADER, each)])
         theirs = foreign_batch([record])
         try:
-            (published,) = [await sent for sent in desk.broker.publish_batches("t", 0, [theirs])]
+            (published,) = await desk.broker.publish_batches("t", 0, [theirs])
         except HoldfastError as error:
             assert error.code in ("bad_id", "bad_batch")
             continue
@@ -227,7 +227,7 @@ async def test_value_that_holds_the_id_marker_is_no_id(desk: Desk) -> None:
     theirs = bytes(messages_batch(NewMessage(value=value)))
     await desk.broker.create_topic("t", TopicConfig())
     for _ in range(2):
-        (published,) = [await each for each in desk.broker.publish_batches("t", 0, [theirs])]
+        (published,) = await desk.broker.publish_batches("t", 0, [theirs])
         assert published.duplicates == 0
     assert await desk.values() == [value, value]
 

@@ -70,7 +70,7 @@ async def test_all_kinds_of_publishing_keep_one_order(desk: Desk) -> None:
         elif kind == 2:
             sent.append(desk.broker.publish("t", [NewMessage(value=value, key=b"k")]))  # type: ignore[arg-type]
         else:
-            sent += desk.broker.publish_batches("t", 0, [bytes(values_batch(value))])  # type: ignore[arg-type]
+            sent.append(desk.broker.publish_batches("t", 0, [bytes(values_batch(value))]))  # type: ignore[arg-type]
         if rolled.random() < 0.2:
             await asyncio.sleep(0)
     await asyncio.gather(*sent)
@@ -274,7 +274,7 @@ async def test_partition_that_is_not_there_is_refused(desk: Desk, number: int) -
     with pytest.raises(PartitionNotFound):
         await desk.broker.publish("t", [NewMessage(value=b"x")], number)
     with pytest.raises(PartitionNotFound):
-        await asyncio.gather(*desk.broker.publish_batches("t", number, [bytes(values_batch(b"x"))]))
+        await desk.broker.publish_batches("t", number, [bytes(values_batch(b"x"))])
     with pytest.raises(PartitionNotFound):
         desk.broker.partition_range("t", number)
     assert await desk.values() == []

@@ -324,4 +324,4 @@ async def test_closed_followers_leave_nothing_behind(desk: Desk) -> None:
     for _ in range(50):
         desk.broker.follow("t", {0: Offset(0)}).close()
         await desk.broker.wait_for("t", {0: Offset(1)}, 0)
-    assert len(partition._watchers) == 0
+    assert len(partition.audience._watchers) == 0

@@ -128,7 +128,7 @@ def test_offsets_of_a_batch_with_duplicates_are_told_apart() -> None:
 
 def test_an_answer_that_does_not_fit_the_batch_is_not_believed() -> None:
     for answer in (
-        BatchPublished(partition=0, base_offset=Offset(0), count=1),
+        BatchPublished(partition=0, base_offset=Offset(0), count=1, duplicates=0),
         BatchPublished(partition=0, base_offset=Offset(0), count=2, duplicates=1),
         BatchPublished(partition=0, base_offset=Offset(0), count=2, duplicates=1, offsets=[Offset(0)]),
     ):

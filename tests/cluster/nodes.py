@@ -12,6 +12,7 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
+from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
 from holdfast.storage.directory import DataDirectory
 from tests.support.broker_process import free_port
 
@@ -25,7 +26,8 @@ def now_ms() -> TimestampMs:
 class Nodes:
     """Nodes by name; those that run have a backend and a broker."""
 
-    def __init__(self, root: Path, count: int = 3) -> None:
+    def __init__(self, root: Path, count: int = 3, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
+        self.segment_bytes = segment_bytes
         self.root = root
         names = [f"n{number + 1}" for number in range(count)]
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
@@ -42,6 +44,7 @@ class Nodes:
             DataDirectory.open(self.root / name, node=name, now_ms=now_ms()),
             sync=parse_sync_policy("group"),
             now_ms=now_ms,
+            segment_bytes=self.segment_bytes,
             listen=(host, int(port)),
             peers=self.addresses,
             on_fatal=lambda error: self.failed.append(name),
@@ -72,8 +75,8 @@ class Nodes:
 
 
 @asynccontextmanager
-async def running(root: Path) -> AsyncIterator[Nodes]:
-    nodes = Nodes(root)
+async def running(root: Path, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> AsyncIterator[Nodes]:
+    nodes = Nodes(root, segment_bytes=segment_bytes)
     await nodes.start()
     try:
         yield nodes

@@ -26,6 +26,26 @@ async def test_offsets_are_gapless_and_in_the_order_of_the_calls(store: Store) -
     assert await store.read_all(t) == dict(enumerate(values))
 
 
+async def test_many_batches_at_once_stand_where_as_many_calls_would_put_them(store: Store) -> None:
+    t = await store.create()
+    rolled = random.Random(11)
+    expected: list[bytes] = []
+    appended = []
+    for turn in range(40):
+        batches = [[b"%d/%d/%d" % (turn, i, j) for j in range(1 + i % 3)] for i in range(rolled.choice((1, 2, 700)))]
+        values = [value for batch in batches for value in batch]
+        if turn % 3:
+            appended.append((len(expected), store.backend.append_all(t, [values_batch(*batch) for batch in batches])))
+        else:
+            appended.append((len(expected), store.backend.append(t, values_batch(*values))))
+        expected += values
+    for base_offset, future in appended:
+        assert await future == base_offset
+    assert await store.read_all(t) == dict(enumerate(expected))
+    await store.restart()
+    assert await store.read_all(t) == dict(enumerate(expected))
+
+
 async def test_acknowledgements_come_in_the_order_of_the_calls(store: Store) -> None:
     t = await store.create()
     done: list[int] = []

@@ -86,7 +86,7 @@ def test_follower_holds_the_same_entries_byte_for_byte(tmp_path: Path, opened: O
     follower = OpenLog(tmp_path / "follower", segment_bytes=700)
     index = LogIndex(1)
     while entries := opened.log.read_entries(index, 1_000, opened.log.last_index):
-        follower.log.append_entries(entries)
+        follower.log.append_placed(follower.log.checked(entries))
         index = LogIndex(index + len(entries))
     assert entries_of(follower.log) == entries_of(opened.log)
     assert follower.log.term_runs() == opened.log.term_runs()
@@ -112,16 +112,16 @@ def test_many_entries_are_few_writes(opened: OpenLog, monkeypatch: pytest.Monkey
         return real(fd, pieces, position)
 
     monkeypatch.setattr(os, "pwritev", counted)
-    opened.log.append_entries(many(2 * ENTRIES_PER_WRITE_MAX + 1))
+    opened.log.append_placed(opened.log.checked(many(2 * ENTRIES_PER_WRITE_MAX + 1)))
     assert calls == [1024, 1024, 2]
-    opened.log.append_entries([])
+    opened.log.append_placed(opened.log.checked([]))
     assert opened.log.last_index == 2 * ENTRIES_PER_WRITE_MAX + 1
     assert opened.served() == ({n: b"%d" % n for n in range(1025)}, [])
 
 
 def test_refused_write_leaves_whole_entries_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = OpenLog(tmp_path / "log", segment_bytes=1_000)
-    opened.log.append_entries(many(3))
+    opened.log.append_placed(opened.log.checked(many(3)))
     real, calls = os.pwritev, []
 
     def second_fails(fd: int, pieces: list[bytes], position: int) -> int:
@@ -132,11 +132,11 @@ def test_refused_write_leaves_whole_entries_only(tmp_path: Path, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(os, "pwritev", second_fails)
         with pytest.raises(DiskFull):
-            opened.log.append_entries(many(40, first_offset=3))
+            opened.log.append_placed(opened.log.checked(many(40, first_offset=3)))
     kept = opened.log.last_index
     assert 3 < kept < 43
     assert [entry.payload for entry in entries_of(opened.log)] == [e.payload for e in many(3) + many(40, 3)[: kept - 3]]
-    opened.log.append_entries(many(40, first_offset=3)[kept - 3 :])
+    opened.log.append_placed(opened.log.checked(many(40, first_offset=3)[kept - 3 :]))
     opened.sync()
     opened.reopen()
     assert opened.log.last_index == 43 and opened.recovery.torn_bytes == 0
@@ -159,13 +159,13 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_entry_is_refused_with_all_that_came_with_it(opened: OpenLog, bad: str) -> None:
-    opened.log.append_entries(many(1))
+    opened.log.append_placed(opened.log.checked(many(1)))
     before = opened.segment_files()[0].read_bytes()
     for entries in ([BAD[bad]], [*many(0), BAD[bad], *many(2, first_offset=2)]):
         with pytest.raises(BadEntry):
-            opened.log.append_entries(entries)
+            opened.log.append_placed(opened.log.checked(entries))
     assert opened.segment_files()[0].read_bytes() == before
-    opened.log.append_entries(many(2, first_offset=1))
+    opened.log.append_placed(opened.log.checked(many(2, first_offset=1)))
     assert opened.log.last_index == 3
 
 

@@ -136,10 +136,10 @@ class LogMachine(RuleBasedStateMachine):
             entries[place] = spoiled(entries[place], spoil, rolled)
             before = [path.read_bytes() for path in sorted(self.directory.glob("*.log"))]
             with pytest.raises(BadEntry):
-                self.log.append_entries(entries)
+                self.log.append_placed(self.log.checked(entries))
             assert [path.read_bytes() for path in sorted(self.directory.glob("*.log"))] == before
             return
-        self.log.append_entries(entries)
+        self.log.append_placed(self.log.checked(entries))
         self.term = term
         for kind, payload, count, timestamp_ms, its_term in found:
             self._store(kind, payload, count, timestamp_ms, its_term)

@@ -62,6 +62,14 @@ class Backend(Protocol):
         """
         ...
 
+    def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> Future[Offset]:
+        """Store batches one behind the other, each as `append` would; done once the last of them is durable.
+
+        Cheaper than as many calls. The future gives the base offset of the first. Where only some could be written,
+        that is `LeaderChanged`: nobody knows what becomes of those.
+        """
+        ...
+
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> Future[BatchPublished]:
         """Have the node that leads the partition publish a batch, with all that belongs to it, dedupe included.
 

@@ -61,7 +61,7 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
-        backend.publish_with(self._publish_forwarded)
+        backend.publish_with(self._publisher.publish_forwarded)
         backend.watch_deletions(self._publisher.forget_topic)
 
     # --- topics -----------------------------------------------------------------------------------
@@ -127,12 +127,9 @@ class Broker:
 
     def publish_batches(
         self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
-    ) -> list[asyncio.Future[BatchPublished]]:
+    ) -> asyncio.Future[list[BatchPublished]]:
         """Record batches that a client built; all are checked before the first is stored."""
         return self._publisher.publish_batches(topic, partition, batches)
-
-    def _publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
-        return self._publisher.publish_batches(partition.topic, partition.number, [batch], is_due=True)[0]
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -45,6 +45,14 @@ class Publishing(NamedTuple):
     offset: asyncio.Future[Offset]
 
 
+class _Prepared(NamedTuple):
+    """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
+
+    messages_count: int
+    batch: bytearray
+    messages_with_ids: list[NewMessage] | None
+
+
 class Settings(NamedTuple):
     message_bytes_max: int
     auto_create: bool
@@ -221,33 +229,50 @@ class Publisher:
     # --- whole batches ----------------------------------------------------------------------------
 
     def publish_batches(
-        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer], *, is_due: bool = False
-    ) -> list[asyncio.Future[BatchPublished]]:
-        """Store batches that a client built; they stay as they are unless some of it is there already.
-
-        `is_due`: it was forwarded, and it is its turn; where this node does not lead, that is `NotLeader`.
-        """
+        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer]
+    ) -> asyncio.Future[list[BatchPublished]]:
+        """Store batches that a client built; they stay as they are unless some of it is there already."""
         prepared = [self._prepared(batch) for batch in batches]
-        needs_windows = any(messages is not None for _, _, messages in prepared)
-        name = TopicName(topic_text)
+        needs_windows = any(each.messages_with_ids is not None for each in prepared)
         topic = self._open_topic(topic_text, needs_windows=needs_windows)
+        partition = PartitionId(TopicName(topic_text), number)
         if topic is not None:
             admit.check_partition(topic, number)
-        futures = []
-        for count, batch, messages in prepared:
-            partition = PartitionId(name, number)
-            start = functools.partial(self._append_batch, partition, count, batch, messages, is_due=is_due)
-            futures.append(start() if topic is not None else self._gates.behind(name, start))
-        return futures
+            if not needs_windows and not self._is_elsewhere(partition):
+                return self._append_batches(partition, prepared)
+        return asyncio.gather(*(self._append_when_open(topic, partition, each) for each in prepared))
 
-    def _prepared(self, batch: record_batch.Buffer) -> tuple[int, bytearray, list[NewMessage] | None]:
-        """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
+    def publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        """Store a batch whose turn it is; where this node does not lead, that is `NotLeader`."""
+        prepared = self._prepared(batch)
+        topic = self._open_topic(partition.topic, needs_windows=prepared.messages_with_ids is not None)
+        return self._append_when_open(topic, partition, prepared, is_due=True)
+
+    def _append_when_open(
+        self, topic: Topic | None, partition: PartitionId, prepared: _Prepared, *, is_due: bool = False
+    ) -> asyncio.Future[BatchPublished]:
+        start = functools.partial(self._append_batch, partition, *prepared, is_due=is_due)
+        return start() if topic is not None else self._gates.behind(partition.topic, start)
+
+    def _append_batches(
+        self, partition: PartitionId, prepared: list[_Prepared]
+    ) -> asyncio.Future[list[BatchPublished]]:
+        """Store batches without ids, in a partition that is led here."""
+        batches = [each.batch for each in prepared]
+        counts = [each.messages_count for each in prepared]
+        appended = self._backend.append_all(partition, batches)
+        self._stats.count_publish(sum(counts), sum(map(len, batches)))
+        promise: asyncio.Future[list[BatchPublished]] = asyncio.get_running_loop().create_future()
+        then(appended, promise, lambda offset: results.run(partition.number, offset, counts))
+        return promise
+
+    def _prepared(self, batch: record_batch.Buffer) -> _Prepared:
         head, values = record_batch.checked(batch)
         admit.check_values(values, self._settings.message_bytes_max)
         if head.max_timestamp_ms > self._now_ms() + _CLOCK_AHEAD_MS_MAX:
             raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
         if not record_batch.has_ids(batch):
-            return head.record_count, bytearray(batch), None
+            return _Prepared(head.record_count, bytearray(batch), None)
         messages = [
             NewMessage(
                 value=record.value,
@@ -258,7 +283,7 @@ class Publisher:
             for record in record_batch.decode_records(batch)
         ]
         admit.check_messages(messages, self._settings.message_bytes_max)
-        return head.record_count, bytearray(), messages
+        return _Prepared(head.record_count, bytearray(), messages)
 
     def _append_batch(
         self,

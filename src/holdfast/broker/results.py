@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from holdfast.model.errors import LeaderChanged, StorageFailed, Unavailable
@@ -61,7 +61,16 @@ class Gathered:
 
 def regular(partition: int, base_offset: Offset, count: int) -> BatchPublished:
     """A batch that was stored as it came."""
-    return BatchPublished(partition=partition, base_offset=base_offset, count=count)
+    return BatchPublished(partition=partition, base_offset=base_offset, count=count, duplicates=0)
+
+
+def run(partition: int, base_offset: Offset, counts: Iterable[int]) -> list[BatchPublished]:
+    """Batches that were stored as they came, one behind the other."""
+    published = []
+    for count in counts:
+        published.append(BatchPublished(partition=partition, base_offset=base_offset, count=count, duplicates=0))
+        base_offset = Offset(base_offset + count)
+    return published
 
 
 def summary(partition: int, results: list[Published]) -> BatchPublished:

@@ -39,11 +39,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class BatchPublished(msgspec.Struct, frozen=True, kw_only=True):
+class BatchPublished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the messages of a batch stand; `offsets` is given where duplicates make them irregular."""
 
     partition: int
     base_offset: Offset
     count: int
-    duplicates: int = 0
+    duplicates: int
     offsets: list[Offset] | None = None

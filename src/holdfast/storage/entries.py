@@ -76,35 +76,35 @@ def note_body(payload: Buffer) -> Buffer:
     return payload[NOTE_HEAD_BYTES:]
 
 
-def placed(entries: Iterable[Entry], next_offset: Offset) -> list[Placed]:
+def checked(entries: Iterable[Entry], next_offset: Offset) -> list[Placed]:
     """Check that every entry is sound and that they go on at `next_offset`. Raises `BadEntry`."""
-    checked: list[Placed] = []
+    found: list[Placed] = []
     for entry in entries:
         if entry.kind == KIND_BATCH:
-            head = _sound_batch(entry)
-            base_offset, following, newest_ms = head.base_offset, head.next_offset, head.max_timestamp_ms
+            base_offset, following, newest_ms = _sound_batch(entry)
         else:
             base_offset = following = _sound_note(entry)
             newest_ms = _NO_TIME
         if base_offset != next_offset:
             raise BadEntry(f"an entry begins at offset {base_offset}, the log goes on at {next_offset}")
-        checked.append(Placed(entry, base_offset, following, newest_ms))
+        found.append(Placed(entry, base_offset, following, newest_ms))
         next_offset = following
-    return checked
+    return found
 
 
-def _sound_batch(entry: Entry) -> record_batch.BatchHeader:
+def _sound_batch(entry: Entry) -> tuple[Offset, Offset, TimestampMs]:
+    """Base offset, next offset and newest time of a batch that is sound."""
     payload = entry.payload
     if len(payload) < record_batch.HEADER_BYTES:
         raise BadEntry(f"an entry of {len(payload)} bytes is no record batch")
-    head = record_batch.header(payload)
-    if head.size != len(payload) or head.magic != _BATCH_MAGIC or head.last_offset_delta < 0:
+    base_offset, length, epoch, magic, crc, _, last_delta, _, newest_ms = record_batch.HEAD.unpack_from(payload)
+    if length != len(payload) - record_batch.LENGTH_PREFIX_BYTES or magic != _BATCH_MAGIC or last_delta < 0:
         raise BadEntry("the header of a record batch contradicts itself")
-    if head.leader_epoch != entry.term & EPOCH_MASK:
-        raise BadEntry(f"a record batch of term {entry.term} has leader epoch {head.leader_epoch}")
-    if not record_batch.crc_matches(payload, head):
+    if epoch != entry.term & EPOCH_MASK:
+        raise BadEntry(f"a record batch of term {entry.term} has leader epoch {epoch}")
+    if crc32c(memoryview(payload)[record_batch.CRC_FROM :]) != crc:
         raise BadEntry("a record batch does not match its CRC32C")
-    return head
+    return base_offset, Offset(base_offset + last_delta + 1), newest_ms
 
 
 def _sound_note(entry: Entry) -> Offset:

@@ -53,8 +53,6 @@ _CRC = struct.Struct(">I")
 _FRAME = struct.Struct(">2sBBIQQQI")
 _POSITION = struct.Struct(">Q")
 _POSITION_AND_FIELDS = struct.Struct(">Q2sBBIQQQ")
-# Of a batch: base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max time.
-_BATCH_HEAD = struct.Struct(">qiibIhiqq")
 _NOTE_HEAD = struct.Struct(">QI")
 _COVERED_BYTES = record_batch.UNCOVERED_BYTES
 _PAYLOAD_BYTES_MAX = 1 << 30
@@ -137,7 +135,7 @@ def frame_at(data: memoryview, position: int, *, file_position: int | None = Non
         return Frame(start, end, index, term, synced, kind, offset, offset, _NO_TIME, body_crc, body_from)
     if len(data) - payload_at < record_batch.HEADER_BYTES:
         return None
-    base, batch_length, _, _, batch_crc, _, last_delta, _, newest_ms = _BATCH_HEAD.unpack_from(data, payload_at)
+    base, batch_length, _, _, batch_crc, _, last_delta, _, newest_ms = record_batch.HEAD.unpack_from(data, payload_at)
     if batch_length + record_batch.LENGTH_PREFIX_BYTES != length:
         return None
     crc_from = start + FRAME_BYTES + record_batch.CRC_FROM

@@ -5,7 +5,7 @@ only the newest is written to. It is sealed, and the next one begun, when it has
 
 Entries are numbered from 1 on (from 0 in logs of older versions), messages from 0 on. An entry is a record batch
 or a note that takes no offset and is only seen by `read_entries`. A leader writes with `append` and `append_note`,
-a follower with `append_entries`.
+a follower, or a leader that has many at once, with `append_placed`.
 
 Three marks move forward: what is written (in the page cache), what is synced (on the disk) and the commit
 mark, which is not kept here. Readers are told how far they may read by whoever calls. Only `truncate_from` and
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ from holdfast.model.entries import KIND_BATCH, NOTE_HEAD_BYTES, Entry
 from holdfast.model.errors import StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
-from holdfast.storage.entries import EPOCH_MASK, EntryGone, placed
+from holdfast.storage.entries import EPOCH_MASK, EntryGone, Placed, checked
 from holdfast.storage.frames import FRAME_BYTES
 from holdfast.storage.log_reading import ReadableLog
 from holdfast.storage.recovery import (
@@ -150,24 +150,38 @@ class PartitionLog(ReadableLog):
         active.append_note(kind, body, term, self._synced_position)
         return log_index
 
-    def append_entries(self, entries: Sequence[Entry]) -> None:
-        """Write entries that have their place already: a follower's way.
+    def placed(self, batches: Iterable[bytearray], term: Term) -> list[Placed]:
+        """Give batches their places behind the log; `append_placed` writes them there."""
+        epoch, offset = term & EPOCH_MASK, self.written_end
+        found = []
+        for batch in batches:
+            record_batch.place(batch, offset, epoch)
+            messages, newest_ms = record_batch.extent(batch)
+            base_offset, offset = offset, Offset(offset + messages)
+            found.append(Placed(Entry(term, KIND_BATCH, batch), base_offset, offset, newest_ms))
+        return found
 
-        Raises `BadEntry`, and nothing is written, if one of them is damaged or does not join on. Where the disk
-        refuses (`DiskFull`, `StorageFailed`), the first of them may have been written and stay; `last_index` tells.
+    def checked(self, entries: Iterable[Entry]) -> list[Placed]:
+        """Entries that have got their place elsewhere. Raises `BadEntry` if one is damaged or does not join on."""
+        return checked(entries, self.written_end)
+
+    def append_placed(self, placed: Sequence[Placed]) -> None:
+        """Write many entries that were placed behind this log, and nothing since.
+
+        Where the disk refuses (`DiskFull`, `StorageFailed`), the first of them may have been written and stay;
+        `last_index` tells.
         """
-        checked = placed(entries, self.written_end)
         start = 0
-        while start < len(checked):
-            active = self._with_room_for(len(checked[start].entry.payload))
+        while start < len(placed):
+            active = self._with_room_for(len(placed[start].entry.payload))
             end, size = start, active.size
-            while end < len(checked) and end - start < ENTRIES_PER_WRITE_MAX:
-                payload_bytes = len(checked[end].entry.payload)
+            while end < len(placed) and end - start < ENTRIES_PER_WRITE_MAX:
+                payload_bytes = len(placed[end].entry.payload)
                 if end > start and size + payload_bytes > self.segment_bytes:
                     break
                 size += FRAME_BYTES + payload_bytes
                 end += 1
-            active.append_entries(checked[start:end], self._synced_position)
+            active.append_placed(placed[start:end], self._synced_position)
             start = end
 
     def _with_room_for(self, payload_bytes: int) -> Segment:

@@ -175,18 +175,17 @@ class Segment(ReadableSegment):
         self._write((head, payload), FRAME_BYTES + len(payload))
         self._note_written(self.next_offset, self.next_offset, len(payload), self.newest_ms, term)
 
-    def append_entries(self, placed: Sequence[Placed], synced: int) -> None:
+    def append_placed(self, placed: Sequence[Placed], synced: int) -> None:
         """Write entries that have their place, at most `ENTRIES_PER_WRITE_MAX`, with one call."""
         position, log_index = self.size, self.next_index
         pieces: list[Buffer] = []
-        for entry, *_ in placed:
-            pieces.append(frames.frame_header(entry.payload, position, log_index, entry.term, synced, entry.kind))
-            pieces.append(entry.payload)
-            position += FRAME_BYTES + len(entry.payload)
+        for (term, kind, payload), *_ in placed:
+            pieces += (frames.frame_header(payload, position, log_index, term, synced, kind), payload)
+            position += FRAME_BYTES + len(payload)
             log_index = LogIndex(log_index + 1)
         self._write(pieces, position - self.size)
-        for entry, base_offset, next_offset, newest_ms in placed:
-            self._note_written(base_offset, next_offset, len(entry.payload), newest_ms, entry.term)
+        for (term, _, payload), base_offset, next_offset, newest_ms in placed:
+            self._note_written(base_offset, next_offset, len(payload), newest_ms, term)
 
     def _note_written(
         self, base_offset: Offset, next_offset: Offset, payload_bytes: int, newest_ms: TimestampMs, term: Term
@@ -238,6 +237,14 @@ class Segment(ReadableSegment):
     def save_index(self, *, sealed: bool) -> None:
         ends = (self.size, self.next_offset, self.next_index)
         self.index.save(self.index_path, *ends, sealed=sealed, term_runs=self.term_runs)
+
+    def mended(self, hole: Hole, size: int) -> None:
+        """What was missing is there again (`mending.py`)."""
+        self.holes = [other for other in self.holes if other != hole]
+        self._places_left.clear()
+        if size != self.size:
+            self.size = size
+            self.keep_index(sealed=True)
 
     # --- cutting: the log says when, and what must be on the disk before -----------------------------
 

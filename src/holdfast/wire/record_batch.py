@@ -48,7 +48,11 @@ ID_HEADER = "holdfast-id"
 ID_MARKER = varint.encode(len(ID_HEADER)) + ID_HEADER.encode()
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+# Up to max timestamp: what is needed of a batch that was checked when it came in.
+HEAD = struct.Struct(">qiibIhiqq")
 _PLACE = struct.Struct(">q")
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
 _EPOCH = struct.Struct(">i")
 # last offset delta, base timestamp, max timestamp
 _EXTENT = struct.Struct(">iqq")
@@ -125,11 +129,14 @@ def split_batches(data: Buffer) -> list[memoryview]:
     view = memoryview(data)
     batches = []
     position = 0
-    while position < len(view):
-        head = header(view, position)
-        end = position + head.size
-        if head.batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > len(view):
-            raise BadBatch(f"batch length {head.batch_length} does not fit the {len(view) - position} bytes left")
+    size = len(view)
+    while position < size:
+        if size - position < HEADER_BYTES:
+            raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, here are {size - position}")
+        (batch_length,) = _LENGTH.unpack_from(view, position + _LENGTH_AT)
+        end = position + LENGTH_PREFIX_BYTES + batch_length
+        if batch_length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > size:
+            raise BadBatch(f"batch length {batch_length} does not fit the {size - position} bytes left")
         batches.append(view[position:end])
         position = end
     return batches
@@ -154,7 +161,8 @@ def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
         raise BadBatch(f"last offset delta {head.last_offset_delta} does not fit {head.record_count} records")
     if not crc_matches(batch, head):
         raise BadBatch("the batch does not match its CRC32C")
-    return head, decode_values(batch)
+    data = bytes(batch)
+    return head, _values(data, head.record_count)
 
 
 def decode_values(batch: Buffer) -> list[bytes]:
@@ -163,7 +171,10 @@ def decode_values(batch: Buffer) -> list[bytes]:
     Records of equal shape and length, which most batches consist of, are taken in one go.
     """
     data = bytes(batch)
-    count = header(data).record_count
+    return _values(data, header(data).record_count)
+
+
+def _values(data: bytes, count: int) -> list[bytes]:
     values: list[bytes] = []
     position = HEADER_BYTES
     next_run_at = 0

@@ -17,12 +17,14 @@ import msgspec
 import structlog
 
 from holdfast.backends.cluster import retention, status
+from holdfast.backends.cluster.appending import Appending
 from holdfast.backends.cluster.commands import Command, Outcome, PreferLeader
 from holdfast.backends.cluster.confirming import Confirming
 from holdfast.backends.cluster.control import CONTROL, Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.forwarding import Lanes, PublishHere
 from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.mending import Mending
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.opening import Opening
 from holdfast.backends.cluster.proposals import Proposals
@@ -37,11 +39,12 @@ from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import Unwatch
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import (
+    DamagedData,
     DiskFull,
     HoldfastError,
     NoQuorum,
+    ReadFailed,
     ShuttingDown,
-    StorageFailed,
 )
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
@@ -81,7 +84,6 @@ class ClusterBackend:
         self._default_retention = default_retention or TopicConfig()
         self._on_fatal = on_fatal
         self._failure: HoldfastError | None = None
-        self._disk_full = False
         self.forwarded_batches = 0
         self._interval_task: asyncio.Task[None] | None = None
         self.groups: Groups
@@ -91,7 +93,9 @@ class ClusterBackend:
         self.upkeep: Upkeep
         self._proposals: Proposals
         self._changes: TopicChanges
+        self._appending: Appending
         self._lanes: Lanes
+        self._mending: Mending
         self._confirming: Confirming
 
     @property
@@ -110,7 +114,7 @@ class ClusterBackend:
     def problem(self) -> str | None:
         if self._failure is not None:
             return self._failure.message
-        if self._disk_full:
+        if self._appending.disk_is_full:
             return "the disk is full; make room and publishing goes on"
         if not self.control.replica.raft.hears_leader:
             return self.no_quorum(self.control.replica).message
@@ -168,6 +172,8 @@ class ClusterBackend:
         )
         self._lanes = Lanes(self.neighbours, self.no_quorum)
         self.watch_deletions(self._lanes.forget_topic)
+        self._mending = Mending(self.neighbours)
+        self.groups.on_damage = self._mending.begin
         self._confirming = Confirming(self.neighbours, self.no_quorum)
         self.upkeep = Upkeep(
             self.groups,
@@ -177,6 +183,7 @@ class ClusterBackend:
             lambda: self.state.nodes,
             self._proposals.propose,
         )
+        self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(
             self._directory,
             self.groups,
@@ -219,6 +226,7 @@ class ClusterBackend:
         if self._interval_task is not None:
             self._interval_task.cancel()
         await self.upkeep.stop()
+        await self._mending.stop()
         self._lanes.close()
         self._confirming.close()
         await self._proposals.stop(stopped)
@@ -286,22 +294,12 @@ class ClusterBackend:
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
         if self._failure is not None:
             raise self._failure
-        replica = self.topics_here.replicas.get(partition) or self.topics_here.found(partition)
-        try:
-            appended = replica.append(batch)
-        except DiskFull:
-            if not self._disk_full:
-                self._disk_full = True
-                log.error("disk_full", partition=str(partition))
-            self.upkeep.let_others_lead(replica)
-            raise
-        except StorageFailed as error:
-            self._fail(error)
-            raise
-        if self._disk_full:
-            self._disk_full = False
-            log.info("disk_has_room_again")
-        return appended
+        return self._appending.append(partition, batch)
+
+    def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> asyncio.Future[Offset]:
+        if self._failure is not None:
+            raise self._failure
+        return self._appending.append_all(partition, batches)
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
         if self._failure is not None:
@@ -318,7 +316,14 @@ class ClusterBackend:
         if offset > replica.end:
             # It may be there, and only not here yet.
             await self.catch_up(partition)
-        return await replica.read(offset, bytes_max)
+        try:
+            return await replica.read(offset, bytes_max)
+        except DamagedData as damage:
+            if replica.is_alone:
+                raise
+            if not await self._mending.mend(replica):
+                raise ReadFailed(f"{damage.message}; the other nodes cannot be asked now, try again later") from damage
+            return await replica.read(offset, bytes_max)
 
     async def catch_up(self, partition: PartitionId) -> None:
         replica = self.topics_here.found(partition)
@@ -347,7 +352,7 @@ class ClusterBackend:
         return min(replica.log.first_at_or_after(timestamp_ms), replica.end)
 
     def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
-        return self.topics_here.found(partition).watch(on_commit)
+        return self.topics_here.found(partition).audience.watch(on_commit)
 
     def describe_partition(self, partition: PartitionId) -> PartitionDescription:
         return status.of_partition(partition.number, self.topics_here.replicas.get(partition))
@@ -419,8 +424,9 @@ class ClusterBackend:
         return retention.expire(self.topics_here, self.groups.syncer, self._now_ms())
 
     async def verify(self) -> None:
-        """Check sealed segments in the background: damage is reported before somebody reads it."""
-        await retention.verify(self.topics_here)
+        """Check sealed segments in the background: damage is reported, and mended, before somebody reads it."""
+        for replica in await retention.verify(self.topics_here):
+            await self._mending.mend(replica)
 
     async def _sync_at_intervals(self) -> None:
         while True:
@@ -437,7 +443,7 @@ class ClusterBackend:
         log.critical("storage_failed", problem=error.message)
         if hasattr(self, "groups"):
             for replica in self.groups.replicas.values():
-                replica.fail_waiting(error)
+                replica.audience.refuse_appends(error)
         if self.neighbours.has_peers:
             # Others can serve: a node that cannot keep what it promises is better gone.
             self._on_fatal(error)

@@ -65,6 +65,8 @@ class Groups:
         # For how long the control group has had no leader that is heard of: in all, and now.
         self.leaderless_s = self.leaderless_now_s = 0.0
         self.elections_of_removed = 0
+        # Told of a log that has gone bad.
+        self.on_damage: Callable[[Replica], object] = lambda replica: None
         self._transport = transport
         self._hard_states = hard_states
         self._sync = sync
@@ -341,9 +343,9 @@ class Groups:
 
     def cannot_lead(self, replica: Replica, damage: DamagedData) -> None:
         if replica.raft.may_campaign:
-            hint = "start this node again without that file, or restore it from a copy"
-            log.error("damaged_while_leading", group=replica.name, problem=damage.message, hint=hint)
+            log.error("damaged_while_leading", group=replica.name, problem=damage.message)
         replica.raft.may_campaign = False
+        self.on_damage(replica)
         replica.raft.follow(replica.raft.term, NOBODY)
         self.touch(replica)
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from holdfast.backends.cluster.audience import Audience
 from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.tail_cache import TailCache
-from holdfast.broker.backend import Unwatch
 from holdfast.broker.results import refuse
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import NOBODY, Members, ReplicaId
 from holdfast.consensus.messages import HardState, Message, Ready
 from holdfast.consensus.raft import Raft
 from holdfast.model.entries import KIND_BATCH, KIND_MEMBERS, KIND_REIGN, Entry
-from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, LeaderChanged, NotLeader
+from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, LeaderChanged, NotLeader, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Offset, Term
-from holdfast.storage.entries import note
+from holdfast.storage.entries import Placed, note
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import NotCached
 from holdfast.wire import record_batch
@@ -96,13 +96,11 @@ class Replica:
         self._unmarked_to = raft.shape.last_index
         if raft.shape.last_index > raft.shape.base_index:
             self._marks.append((raft.shape.last_index, log.written_end))
-        self._waiting: deque[tuple[LogIndex, Offset, asyncio.Future[Offset]]] = deque()
-        self._watchers: dict[object, Callable[[], None]] = {}
+        self.audience = Audience()
         # Entries the disk had no room for: they are part of the log already, and written when there is room.
         self._backlog: list[Entry] = []
         self._reads: dict[int, asyncio.Future[LogIndex]] = {}
         self._next_read = 0
-        self._shown_waiters: list[tuple[LogIndex, asyncio.Future[None]]] = []
 
     # --- facts ------------------------------------------------------------------------------------
 
@@ -135,19 +133,50 @@ class Replica:
     def append(self, batch: bytearray) -> asyncio.Future[Offset]:
         """Write a batch; the future is done once it is committed and shown."""
         raft = self.raft
-        leading = raft.leading
-        if leading is None or not leading.takes_proposals:
-            raise NotLeader(f"{self.name} is led by {self.leader_node or 'nobody'} now")
+        leading = self._proposing()
         base_offset = self.log.append(batch, raft.term)
         raft.appended()
-        index = raft.shape.last_index
         if leading.progress:
-            self._tail.add(index, Entry(raft.term, KIND_BATCH, batch))
-        appended: asyncio.Future[Offset] = self._loop.create_future()
-        self._marks.append((index, self.log.written_end))
-        self._waiting.append((index, base_offset, appended))
+            self._tail.add(raft.shape.last_index, Entry(raft.term, KIND_BATCH, batch))
+        self._marks.append((raft.shape.last_index, self.log.written_end))
+        appended = self.audience.wait_for(base_offset, raft.shape.last_index)
         self._surroundings.written(self)
         return appended
+
+    def append_all(self, batches: Sequence[bytearray]) -> asyncio.Future[Offset]:
+        """Write batches; the future is done once all of them are committed and shown.
+
+        Where the disk refuses, some may have been written and stay; `log.last_index` tells.
+        """
+        leading = self._proposing()
+        before, base_offset = self.log.last_index, self.log.written_end
+        placed = self.log.placed(batches, self.raft.term)
+        try:
+            self.log.append_placed(placed)
+        except Unavailable:
+            if written := self.log.last_index - before:
+                self._wrote(before, placed[:written])
+            raise
+        if leading.progress:
+            self._tail.extend(LogIndex(before + 1), [each.entry for each in placed])
+        appended = self.audience.wait_for(base_offset, LogIndex(before + len(placed)))
+        self._wrote(before, placed)
+        return appended
+
+    def _wrote(self, before: LogIndex, placed: Sequence[Placed]) -> None:
+        """Entries of this reign are part of the log now."""
+        self.raft.appended(len(placed))
+        self._mark(before, placed)
+        self._surroundings.written(self)
+
+    def _proposing(self) -> Leading:
+        leading = self.raft.leading
+        if leading is None or not leading.takes_proposals:
+            raise NotLeader(f"{self.name} is led by {self.leader_node or 'nobody'} now")
+        return leading
+
+    def _mark(self, before: LogIndex, written: Sequence[Placed]) -> None:
+        self._marks.extend((LogIndex(before + place), each.next_offset) for place, each in enumerate(written, 1))
 
     def append_note(self, kind: int, body: bytes) -> LogIndex:
         """Write an entry that readers never see."""
@@ -211,7 +240,8 @@ class Replica:
             return
         if self._leading is not None:
             self._tail.clear()
-            self.fail_waiting(LeaderChanged(f"the leader of {self.name} changed before this was known to be stored"))
+            lost = f"the leader of {self.name} changed before this was known to be stored"
+            self.audience.refuse_appends(LeaderChanged(lost))
         self._leading = leading
         if leading is not None and self.raft.members.voters != {self.raft.replica}:
             try:
@@ -231,19 +261,17 @@ class Replica:
         """Write what the consensus has taken; what there is no room for waits, and nobody is told of it."""
         if not self._backlog:
             return
-        before, end = self.log.last_index, self.log.written_end
+        before = self.log.last_index
+        placed = self.log.checked(self._backlog)
         try:
-            self.log.append_entries(self._backlog)
+            self.log.append_placed(placed)
             self.disk_full = False
         except DiskFull:
             # A beginning of it may be written all the same.
             self.disk_full = True
         self.raft.may_campaign = not self.disk_full
         written = self.log.last_index - before
-        for number, entry in enumerate(self._backlog[:written]):
-            if entry.kind == KIND_BATCH:
-                end = Offset(end + record_batch.extent(entry.payload)[0])
-                self._marks.append((LogIndex(before + 1 + number), end))
+        self._mark(before, placed[:written])
         del self._backlog[:written]
         if written:
             self._surroundings.written(self)
@@ -273,7 +301,7 @@ class Replica:
         self.end = Offset(next_offset)
         self.raft.log_durable(install.last_index)
         self._surroundings.touch(self)
-        self.notify()
+        self.audience.notify()
 
     def _replicate(self, receiver: ReplicaId) -> None:
         leading = self.raft.leading
@@ -360,17 +388,11 @@ class Replica:
             end = marks.popleft()[1]
         if index < self._unmarked_to:
             end = self._end_at(index)
-        waiting = self._waiting
-        moved = end != self.end
+        has_moved = end != self.end
         self.end = end
-        while waiting and waiting[0][0] <= index:
-            _, base_offset, appended = waiting.popleft()
-            if not appended.done():
-                appended.set_result(base_offset)
-        if self._shown_waiters:
-            self._release_shown_waiters()
-        if moved and self._watchers:
-            self.notify()
+        self.audience.shown(index)
+        if has_moved:
+            self.audience.notify()
 
     def _end_at(self, index: LogIndex) -> Offset:
         """The offset behind an entry that was there at start."""
@@ -379,23 +401,6 @@ class Replica:
         (entry,) = self.log.read_entries(index, 1, index)
         (base_offset,) = _POSITION.unpack_from(entry.payload)
         return Offset(base_offset + (record_batch.extent(entry.payload)[0] if entry.kind == KIND_BATCH else 0))
-
-    def fail_waiting(self, error: HoldfastError) -> None:
-        """Nothing that waits will be acknowledged."""
-        while self._waiting:
-            refuse(self._waiting.popleft()[2], error)
-
-    def watch(self, on_commit: Callable[[], None]) -> Unwatch:
-        token = object()
-        self._watchers[token] = on_commit
-        return lambda: self._forget(token)
-
-    def _forget(self, token: object) -> None:
-        self._watchers.pop(token, None)
-
-    def notify(self) -> None:
-        for on_commit in list(self._watchers.values()):
-            on_commit()
 
     # --- reads that must not be old -----------------------------------------------------------------
 
@@ -420,24 +425,12 @@ class Replica:
 
     async def wait_until_shown(self, index: LogIndex) -> None:
         if self.shown_index < index:
-            shown: asyncio.Future[None] = self._loop.create_future()
-            self._shown_waiters.append((index, shown))
-            await shown
-
-    def _release_shown_waiters(self) -> None:
-        for index, shown in self._shown_waiters:
-            if index <= self.shown_index and not shown.done():
-                shown.set_result(None)
-        self._shown_waiters = [waiter for waiter in self._shown_waiters if not waiter[1].done()]
+            await self.audience.until_shown(index)
 
     def close(self, error: HoldfastError) -> None:
         """Nobody will be answered any more."""
-        self.fail_waiting(error)
         for confirmed in self._reads.values():
             refuse(confirmed, error)
-        for _, shown in self._shown_waiters:
-            refuse(shown, error)
         self._reads.clear()
-        self._shown_waiters.clear()
-        self.notify()
+        self.audience.close(error)
         self.log.close()

@@ -16,6 +16,7 @@ class Method(IntEnum):
     SNAPSHOT = 4
     STATUS = 5
     TRANSFER = 6
+    ENTRIES = 7
 
 
 class PublishRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -61,6 +62,26 @@ class TransferRequest(msgspec.Struct, array_like=True, frozen=True):
 
     group: int
     node: str
+
+
+class EntriesRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Committed entries of a group, from `first` up to and including `last`."""
+
+    group: int
+    first: int
+    last: int
+
+
+class StoredEntry(msgspec.Struct, array_like=True, frozen=True):
+    term: int
+    kind: int
+    payload: bytes
+
+
+class EntriesReply(msgspec.Struct, array_like=True, frozen=True):
+    """As many as fit into one answer; none where the receiver does not have them either."""
+
+    entries: list[StoredEntry]
 
 
 encode = msgspec.msgpack.Encoder().encode

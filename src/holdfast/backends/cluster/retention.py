@@ -10,6 +10,7 @@ import asyncio
 
 import structlog
 
+from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.topic_files import report_damage
 from holdfast.backends.cluster.topics import Topics
 from holdfast.model.ids import TimestampMs
@@ -40,8 +41,9 @@ def expire(topics: Topics, syncer: Syncer[Syncable], now_ms: TimestampMs) -> int
     return deleted
 
 
-async def verify(topics: Topics) -> None:
-    """Check every sealed segment once."""
+async def verify(topics: Topics) -> list[Replica]:
+    """Check every sealed segment once; returns the replicas that are damaged and have others to ask."""
+    damaged: dict[Replica, None] = {}
     for partition, replica in list(topics.replicas.items()):
         for segment in replica.log.segments[:-1]:
             try:
@@ -55,3 +57,6 @@ async def verify(topics: Topics) -> None:
                 if hole not in segment.holes and segment in replica.log.segments:
                     segment.holes.append(hole)
                     report_damage(partition.topic, partition.number, segment.path.name, hole)
+                    if not replica.is_alone:
+                        damaged[replica] = None
+    return list(damaged)

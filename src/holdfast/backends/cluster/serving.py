@@ -23,6 +23,7 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.messages import Install, Message
 from holdfast.model.errors import BadPeerFrame, HoldfastError, NotLeader, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
+from holdfast.model.limits import MIB
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.log import sync_directory
 from holdfast.wire.peer import Hello
@@ -30,8 +31,11 @@ from holdfast.wire.peer import Hello
 log = structlog.get_logger("holdfast.cluster")
 
 _TRANSFER_S: Final = 3.0
+# So much of a log is given to a node that asks for a part of it.
+_ENTRIES_BYTES: Final = MIB
 _decode_publish = msgspec.msgpack.Decoder(requests.PublishRequest).decode
 _decode_confirm = msgspec.msgpack.Decoder(requests.ConfirmRequest).decode
+_decode_entries = msgspec.msgpack.Decoder(requests.EntriesRequest).decode
 _decode_transfer = msgspec.msgpack.Decoder(requests.TransferRequest).decode
 
 
@@ -71,6 +75,7 @@ class Serving:
             Method.SNAPSHOT: self._snapshots.give,
             Method.STATUS: self._tell_status,
             Method.TRANSFER: self._transfer,
+            Method.ENTRIES: self._give_entries,
         }
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
@@ -119,6 +124,14 @@ class Serving:
         wanted = _decode_transfer(body)
         self.transfer(self._replica(wanted.group), wanted.node)
         return b""
+
+    async def _give_entries(self, body: memoryview) -> bytes:
+        wanted = _decode_entries(body)
+        replica = self._replica(wanted.group)
+        first, last = LogIndex(wanted.first), min(LogIndex(wanted.last), replica.shown_index)
+        entries = await replica.read_entries(first, _ENTRIES_BYTES, last) if first >= replica.log.first_index else []
+        stored = [requests.StoredEntry(each.term, each.kind, bytes(each.payload)) for each in entries]
+        return requests.encode(requests.EntriesReply(stored))
 
     def transfer(self, replica: Replica, node: str) -> None:
         """Hand a group over. Raises `NotLeader`, `BadValue`."""

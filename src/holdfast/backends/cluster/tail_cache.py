@@ -7,6 +7,7 @@ a parse and a checksum for each of them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.model.entries import Entry
@@ -25,11 +26,14 @@ class TailCache:
         self._next = LogIndex(0)
 
     def add(self, index: LogIndex, entry: Entry) -> None:
-        if index != self._next:
+        self.extend(index, (entry,))
+
+    def extend(self, first: LogIndex, entries: Sequence[Entry]) -> None:
+        if first != self._next:
             self.clear()
-        self._entries.append(entry)
-        self._bytes += len(entry.payload)
-        self._next = LogIndex(index + 1)
+        self._entries += entries
+        self._bytes += sum(len(entry.payload) for entry in entries)
+        self._next = LogIndex(first + len(entries))
         while self._bytes > _BYTES_MAX:
             self._bytes -= len(self._entries.popleft().payload)
 

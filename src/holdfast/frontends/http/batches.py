@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from holdfast.frontends.http import schema
 from holdfast.frontends.http.exchange import BATCHES_TYPE, Request, Response, json_response
 from holdfast.frontends.http.params import partition_number
+from holdfast.frontends.http.publish import finished
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadBatch
 from holdfast.wire.record_batch import split_batches
@@ -18,19 +16,6 @@ async def publish_batches(services: Services, request: Request) -> Response:
     batches = split_batches(await request.body())
     if not batches:
         raise BadBatch("the body is empty; send one or more record batches")
-    futures = services.broker.publish_batches(topic, partition, batches)
-    stored = await asyncio.shield(asyncio.gather(*futures))
-    return json_response(
-        schema.BatchResults(
-            [
-                schema.BatchResult(
-                    partition=one.partition,
-                    base_offset=one.base_offset,
-                    count=one.count,
-                    duplicates=one.duplicates,
-                    offsets=None if one.offsets is None else list(one.offsets),
-                )
-                for one in stored
-            ]
-        )
-    )
+    stored = await finished(services.broker.publish_batches(topic, partition, batches))
+    # The broker's own results have the very fields of `schema.BatchResult`.
+    return json_response({"results": stored})

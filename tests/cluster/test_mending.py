@@ -1,0 +1,127 @@
+"""Bytes that go bad while a node runs are mended with what the others have, and no reader misses a message."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import ReadFailed
+from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
+from holdfast.model.topics import TopicConfig
+from holdfast.storage.log import PartitionLog
+from holdfast.wire.record_batch import decode_values
+from tests.cluster.nodes import Nodes, running, until
+
+T = PartitionId(TopicName("t"), 0)
+MESSAGES = 300
+SEGMENT_BYTES = 4096
+
+
+def value(number: int) -> bytes:
+    return b"%d:" % number + b"x" * (number % 90)
+
+
+async def filled(nodes: Nodes) -> str:
+    """A topic with many segments on every node; returns who leads it."""
+    await nodes.brokers["n1"].create_topic("t", TopicConfig())
+    leader = await nodes.leader("t")
+    for number in range(MESSAGES):
+        await nodes.brokers[leader].publish_values("t", [value(number)]).offset
+    await until(lambda: all(backend.end_offset(T) == MESSAGES for backend in nodes.backends.values()))
+    return leader
+
+
+def log_of(nodes: Nodes, node: str) -> PartitionLog:
+    return nodes.backends[node].topics_here.replicas[T].log
+
+
+def spoil(log: PartitionLog, seed: int) -> None:
+    """Flip bits in a few sealed segments, in headers and in payloads."""
+    rolled = random.Random(seed)
+    for segment in rolled.sample(log.segments[:-1], 3):
+        position = rolled.randrange(segment.size)
+        (byte,) = os.pread(segment.fd, 1, position)
+        os.pwrite(segment.fd, bytes([byte ^ 1 << rolled.randrange(8)]), position)
+
+
+async def read_at(nodes: Nodes, node: str) -> list[bytes]:
+    values: list[bytes] = []
+    await nodes.backends[node].catch_up(T)
+    while len(values) < MESSAGES:
+        for batch in await nodes.backends[node].read(T, Offset(len(values)), 10_000):
+            values += decode_values(batch)
+    return values
+
+
+def is_sound(log: PartitionLog) -> bool:
+    return not any(segment.holes or segment.verify(sealed=True).holes for segment in log.segments[:-1])
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_reader_of_a_damaged_node_gets_every_message_and_the_files_are_whole_again(
+    tmp_path: Path, seed: int
+) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        leader = await filled(nodes)
+        for node in (leader, nodes.another_than(leader)):
+            spoil(log_of(nodes, node), seed)
+            assert not is_sound(log_of(nodes, node))
+            assert await read_at(nodes, node) == [value(number) for number in range(MESSAGES)]
+            assert is_sound(log_of(nodes, node))
+        life = nodes.backends[leader].groups.me
+        await nodes.stop(leader)
+        await nodes.start(leader)
+        assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
+        assert nodes.backends[leader].groups.me == life
+
+
+async def test_damage_that_nobody_has_read_is_found_and_mended(tmp_path: Path) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        leader = await filled(nodes)
+        for node in nodes.backends:
+            spoil(log_of(nodes, node), seed=int(node[1]))
+        for backend in nodes.backends.values():
+            await backend.verify()
+        assert all(is_sound(log_of(nodes, node)) for node in nodes.backends)
+        assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
+
+
+async def test_segment_that_lost_its_end_is_mended(tmp_path: Path) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        leader = await filled(nodes)
+        log = log_of(nodes, leader)
+        os.pwrite(log.segments[2].fd, b"\0" * 500, log.segments[2].size - 500)
+        assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
+        assert is_sound(log)
+
+
+async def test_leader_that_cannot_read_what_a_follower_needs_is_mended(tmp_path: Path) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        leader = await filled(nodes)
+        replica = nodes.backends[leader].topics_here.replicas[T]
+        spoil(replica.log, seed=3)
+        with pytest.raises(Exception, match="damaged") as damage:
+            for index in range(1, replica.log.last_index):
+                replica.log.read_entries(LogIndex(index), 1, LogIndex(index))
+        nodes.backends[leader].groups.cannot_lead(replica, damage.value)  # type: ignore[arg-type]
+        assert not replica.raft.may_campaign
+        await until(lambda: replica.raft.may_campaign)
+        await nodes.backends[leader].verify()
+        assert is_sound(replica.log)
+
+
+async def test_nothing_is_skipped_while_nobody_can_be_asked(tmp_path: Path) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        leader = await filled(nodes)
+        others = [node for node in nodes.backends if node != leader]
+        spoil(log_of(nodes, leader), seed=1)
+        await nodes.stop(*others)
+        with pytest.raises(ReadFailed, match="cannot be asked"):
+            for offset in range(MESSAGES):
+                await nodes.backends[leader].read(T, Offset(offset), 1)
+        await nodes.start(*others)
+        await until(lambda: all(nodes.backends[leader].neighbours.is_up(node) for node in others))
+        assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
