@@ -21,6 +21,7 @@ from holdfast.node import config
 from holdfast.storage import frames
 from holdfast.storage.index import SparseIndex
 from holdfast.wire import batch_builder, peer, peer_errors, peer_raft, record_batch, text
+from holdfast.wire import text_answers as text_answers_codec
 
 
 class Target(NamedTuple):
@@ -36,6 +37,15 @@ def text_lines(data: bytes) -> None:
     answered = sum(len(item.order) if isinstance(item, text.Publishes) else 1 for item in items)
     empty = sum(not line.removesuffix(b"\r") for line in chunk[:-1].split(b"\n"))
     assert answered == chunk.count(b"\n") - empty, "each line that is not empty gets one answer"
+
+
+def text_answers(data: bytes) -> None:
+    """What a client of a pair takes from a broker; a delivery that is understood can be written again."""
+    for line in data.split(b"\n"):
+        answer = text_answers_codec.parse_answer(line)
+        if isinstance(answer, text_answers_codec.Delivered):
+            written = text.lines_with_ids(answer.topic.encode(), [(answer.message_id, answer.value)])
+            assert text_answers_codec.parse_answer(written[:-1]) == answer
 
 
 def batches_from_clients(data: bytes) -> None:
@@ -170,6 +180,15 @@ def _index() -> bytes:
 TARGETS = {
     "text": Target(
         text_lines, [b"PUBLISH|t|hello\nPUBLISH|t|again", b"SUBSCRIBE|t|name\r\nPING||", b"publish_id|1|t|x\n\nDANCE|"]
+    ),
+    "answers": Target(
+        text_answers,
+        [
+            b"MESSAGE_ID|a%7Cb|t|x|y",
+            b"MESSAGE_ID_BASE64|0-1|t|YQpi\nPONG",
+            b"ERROR|disk_full|no room\nACK",
+            b"CONNACK|x",
+        ],
     ),
     "batches": Target(batches_from_clients, [_batch(), _plain_batch(), _batch() + _plain_batch()]),
     "records": Target(records_from_clients, [_batch(), _plain_batch()]),

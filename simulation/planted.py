@@ -148,7 +148,7 @@ _ELECTIONS = (
     _mutant(
         "leads-on-alone",
         "A leader that hears no majority leads on.",
-        (LEADING, "if not self._hears_quorum():", "if False:"),
+        (LEADING, "if not self._hears_quorum() and self._raft.seat is None:", "if False:"),
     ),
     _mutant(
         "removed-voter-does-not-stand",

@@ -49,6 +49,9 @@ class Side:
         await self.links.start("127.0.0.1", _PORTS[self.node])
         self.links.set_peers({self.other: f"127.0.0.1:{_PORTS[self.other]}"})
 
+    def on_nobody_there(self, node: str) -> None:
+        pass
+
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
         for group, message in messages:
             if isinstance(message, Append):

@@ -53,6 +53,7 @@ class LinkNode:
         self.events: list[tuple[str, str]] = []
         self.heard_at: dict[str, list[float]] = {}
         self.unwanted: dict[str, str] = {}
+        self.nobody_there: list[str] = []
         self.answer: Callable[[str, int, memoryview], Awaitable[bytes]] = self._echo
 
     @property
@@ -90,6 +91,9 @@ class LinkNode:
 
     def on_dropped(self, node: str) -> None:
         self.events.append(("dropped", node))
+
+    def on_nobody_there(self, node: str) -> None:
+        self.nobody_there.append(node)
 
     def on_heard(self, node: str) -> None:
         self.heard_at.setdefault(node, []).append(asyncio.get_running_loop().time())

@@ -18,7 +18,7 @@ RUNS = {
     "majorities are killed": ("kill a majority", "kill all at once", "a minority refuses"),
     "nodes pause": ("pause the leader", "pause a follower", "hand leadership over"),
     "nodes leave in order, and in none": ("rolling restart", "storm"),
-    "disks are lost or damaged": ("lost disk", "flipped byte"),
+    "disks are lost or damaged": ("lost disk", "flipped byte", "rotten byte"),
     "disks are full": ("full disk",),
     "syncs fail and disks are lost": ("failing sync", "a newcomer may not vote"),
     "the power fails": ("power loss of one node", "power loss of all nodes"),

@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.backends.cluster import hard_states
@@ -20,10 +21,10 @@ from holdfast.consensus.messages import Message, VoteReply, VoteRequest
 from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound
 from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
 from holdfast.model.messages import NewMessage
-from holdfast.model.topics import TopicConfig
+from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, running, until
+from tests.cluster.nodes import Nodes, now_ms, running, until
 
 T = PartitionId(TopicName("t"), 0)
 
@@ -178,3 +179,25 @@ async def test_broker_that_stood_alone_is_not_made_one_of_three(tmp_path: Path) 
     nodes = Nodes(tmp_path)
     with pytest.raises(HoldfastError, match="stands alone"):
         await nodes.start("n1")
+
+
+async def test_topic_begins_with_the_members_of_the_moment_not_with_those_its_proposer_knew(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as nodes:
+        leader = nodes.backends["n1"].control.replica.leader_node
+        assert leader is not None
+        lost = nodes.another_than(leader)
+        await nodes.stop(lost)
+        shutil.rmtree(tmp_path / lost)
+        await nodes.start(lost)
+        control = nodes.backends[leader].control.replica.raft
+        now = nodes.backends[lost].groups.me
+        await until(lambda: now in control.members.voters)
+        # What is proposed names no voters: who proposes it may be behind, and take a lost disk for one of them.
+        proposer = nodes.backends[nodes.another_than(leader, lost)]
+        proposed = proposer._changes.creation(Topic(name=TopicName("t"), config=TopicConfig(), created_ms=now_ms()))
+        assert not any(now in str(part) or "voters" in str(part) for part in msgspec.structs.astuple(proposed))
+        await proposer.create_topic(TopicName("t"), TopicConfig())
+        assert set(nodes.backends[leader].topics_here.known[TopicName("t")].voters) == control.members.voters
+        assert now in control.members.voters

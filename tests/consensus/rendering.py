@@ -17,7 +17,8 @@ from holdfast.consensus.messages import (
     VoteReply,
     VoteRequest,
 )
-from holdfast.consensus.raft import Raft, Role
+from holdfast.consensus.raft import Raft
+from holdfast.consensus.roles import Role
 from holdfast.model.entries import KIND_BATCH, KIND_MEMBERS, KIND_REIGN, NOTE_HEAD_BYTES, Entry
 
 _MIB = 1024 * 1024

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import Members, ReplicaId
-from holdfast.consensus.raft import Role
+from holdfast.consensus.roles import Role
 from holdfast.model.ids import LogIndex
 from tests.consensus.driver import Cluster, Node
 from tests.consensus.rendering import entries_text, status_text

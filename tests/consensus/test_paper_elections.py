@@ -16,7 +16,8 @@ from holdfast.consensus.messages import (
     VoteReply,
     VoteRequest,
 )
-from holdfast.consensus.raft import Raft, Role
+from holdfast.consensus.raft import Raft
+from holdfast.consensus.roles import Role
 from holdfast.model.ids import LogIndex, Term
 from tests.consensus.alone import (
     N1,

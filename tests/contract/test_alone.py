@@ -41,8 +41,8 @@ async def kill(store: Store) -> None:
     """Let go of the files as a killed process does: nothing is synced or written first."""
     backend: ClusterBackend = store.running
     store.running = None
-    if backend._interval_task is not None:
-        backend._interval_task.cancel()
+    if backend.groups._interval_task is not None:
+        backend.groups._interval_task.cancel()
     await backend.upkeep.stop()
     for task in (backend.control._applier, backend.control._writer, backend.groups._ticker):
         if task is not None:

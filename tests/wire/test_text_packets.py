@@ -16,7 +16,13 @@ from tests.support.sizes import examples
 # One event for each line that asks for something, in order: what a client must get an answer to.
 Event = tuple[str, ...] | tuple[str, bytes] | tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes]
 
-FIELDS_OF = {b"SUBSCRIBE": (1, 2), b"UNSUBSCRIBE": (1, 1), b"PING": (0, 0), b"HEARTBEAT": (0, 0)}
+FIELDS_OF = {
+    b"SUBSCRIBE": (1, 2),
+    b"SUBSCRIBE_ID": (1, 2),
+    b"UNSUBSCRIBE": (1, 1),
+    b"PING": (0, 0),
+    b"HEARTBEAT": (0, 0),
+}
 
 
 def reference(chunk: bytes) -> list[Event]:
@@ -64,7 +70,19 @@ def events_of(chunk: bytes) -> list[Event]:
 
 
 words = st.sampled_from(
-    [b"PUBLISH", b"publish", b"Publish", b"PUBLISH_ID", b"SUBSCRIBE", b"unsubscribe", b"PING", b"HEARTBEAT", b"X", b""]
+    [
+        b"PUBLISH",
+        b"publish",
+        b"Publish",
+        b"PUBLISH_ID",
+        b"SUBSCRIBE",
+        b"Subscribe_ID",
+        b"unsubscribe",
+        b"PING",
+        b"HEARTBEAT",
+        b"X",
+        b"",
+    ]
 )
 pieces = st.sampled_from(
     [b"t", b"topic-2", b"|", b"||", b"\r", b" ", b"PUBLISH|t|", b"\xff\xfe", b"\0", b""]

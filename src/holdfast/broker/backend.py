@@ -31,6 +31,11 @@ class Backend(Protocol):
         """Why nothing can be appended now, for people; `None` while it can."""
         ...
 
+    @property
+    def delivers_where_led(self) -> bool:
+        """Whether live subscribers are connected to all nodes, and only the one that leads delivers to them."""
+        ...
+
     # --- messages ---------------------------------------------------------------------------------
 
     def leads(self, partition: PartitionId) -> bool:

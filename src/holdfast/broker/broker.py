@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from holdfast.broker import admit
 from holdfast.broker.backend import Backend
 from holdfast.broker.cursors import CursorRead, Cursors
+from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
 from holdfast.broker.places import parse_place
 from holdfast.broker.publishing import Publisher, Publishing, Settings
@@ -61,6 +62,7 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+        self.delivery_marks = DeliveryMarks(backend)
         backend.publish_with(self._publisher.publish_forwarded)
         backend.watch_deletions(self._publisher.forget_topic)
 
@@ -163,7 +165,13 @@ class Broker:
             wanted = messages_max - len(messages)
             if wanted <= 0:
                 break
-            messages += record_batch.decode(batch, partition, start=offset, messages_max=wanted)
+            messages += record_batch.decode(
+                batch,
+                partition,
+                start=offset,
+                messages_max=wanted,
+                is_epoch_told=self.backend.delivers_where_led,
+            )
         return messages, Offset(messages[-1].offset + 1) if messages else offset
 
     async def wait_for(self, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> bool:
@@ -178,12 +186,16 @@ class Broker:
             follower.close()
         return True
 
-    def follow(self, topic: str, positions: Mapping[int, Offset]) -> Follower:
-        """A reader of exactly this topic's log from these positions on; close it when done."""
+    def follow(self, topic: str, positions: Mapping[int, Offset], *, place: CursorName | None = None) -> Follower:
+        """A reader of exactly this topic's log from these positions on; close it when done.
+
+        `place`: the cursor it goes on from, should only the node that leads deliver, and this one come to lead.
+        """
         checked = self._topic(topic)
         for number in positions:
             admit.check_partition(checked, number)
-        return Follower(self.backend, checked.name, positions, self.stats, self._on_skip)
+        place = place if self.backend.delivers_where_led else None
+        return Follower(self.backend, checked.name, positions, self.stats, self._on_skip, place)
 
     def end_positions(self, topic: str) -> dict[int, Offset] | None:
         """The end of every partition now; `None` if there is no such topic, or its end is not known here yet."""
@@ -228,7 +240,7 @@ class Broker:
         found = []
         for topic_name, name in sorted(self.backend.cursors()):
             known = self.backend.topic(topic_name)
-            if known is not None and wanted in (None, topic_name):
+            if known is not None and wanted in (None, topic_name) and name != DELIVERED:
                 found.append(self.cursor_claims.describe(known, name))
         return found
 
@@ -283,7 +295,11 @@ class Broker:
                 bytes_left -= sum(map(len, delivery.batches))
                 for batch in delivery.batches:
                     taken = record_batch.decode(
-                        batch, delivery.partition, start=delivery.offset, messages_max=messages_max - len(messages)
+                        batch,
+                        delivery.partition,
+                        start=delivery.offset,
+                        messages_max=messages_max - len(messages),
+                        is_epoch_told=self.backend.delivers_where_led,
                     )
                     messages += [(delivery.partition, message) for message in taken]
                     if taken:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from holdfast.broker.backend import Backend
 from holdfast.broker.stats import BrokerStats
 from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
-from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.wire import record_batch
 
 
@@ -37,6 +37,7 @@ class Follower:
         positions: Mapping[int, Offset],
         stats: BrokerStats,
         on_skip: Callable[[str], None],
+        place: CursorName | None = None,
     ) -> None:
         self.topic = topic
         self.positions = dict(positions)
@@ -47,6 +48,9 @@ class Follower:
         self._followed = backend.topic(topic)
         self._moved = asyncio.Event()
         self._unwatch = [backend.watch(partition, self._moved.set) for partition in self._partitions.values()]
+        # With a place it reads only what this node leads, and begins each reign there.
+        self._place = place
+        self._led = {number for number in positions if self._is_led(number)}
         # Where the last turn ended, so that a busy partition does not starve the others.
         self._turn = 0
 
@@ -72,14 +76,35 @@ class Follower:
             await self._moved.wait()
 
     def is_behind(self) -> bool:
+        if self._place is not None:
+            self._look_at_reigns(self._place)
         end_offset = self._backend.end_offset
-        return any(end_offset(self._partitions[number]) > offset for number, offset in self.positions.items())
+        return any(
+            end_offset(self._partitions[number]) > offset
+            for number, offset in self.positions.items()
+            if self._place is None or number in self._led
+        )
+
+    def _is_led(self, number: int) -> bool:
+        return self._backend.reign(self._partitions[number]) is not None
+
+    def _look_at_reigns(self, place: CursorName) -> None:
+        for number in self._partitions:
+            if not self._is_led(number):
+                self._led.discard(number)
+            elif number not in self._led:
+                self._led.add(number)
+                reached = self._backend.cursor(self.topic, place)
+                if reached is not None and number in reached:
+                    self.positions[number] = reached[number]
 
     async def poll(self, bytes_max: int) -> Delivery | None:
         """The next batches if there are any now, and the position behind them."""
         if self._backend.topic(self.topic) not in (self._followed, None):
             raise TopicNotFound(f"topic {self.topic} was deleted and created again")
-        numbers = list(self.positions)
+        if self._place is not None:
+            self._look_at_reigns(self._place)
+        numbers = [number for number in self.positions if self._place is None or number in self._led]
         for step in range(len(numbers)):
             number = numbers[(self._turn + step) % len(numbers)]
             delivery = await self._read(number, bytes_max)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import check, cluster, config, cursors, doctor, publish, serve, subscribe, topics
+from holdfast.cli import check, cluster, config, cursors, doctor, pair, publish, serve, subscribe, topics
 from holdfast.cli.bench import commands as bench
 from holdfast.cli.demo import commands as demo
 from holdfast.cli.up import command as up
@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("up", epilog=up.EXAMPLES)(up.up)
+app.command("primary", epilog=pair.PRIMARY_EXAMPLES)(pair.primary)
+app.command("backup", epilog=pair.BACKUP_EXAMPLES)(pair.backup)
 app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
 app.add_typer(topics.app, name="topics")

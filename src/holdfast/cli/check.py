@@ -74,6 +74,7 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         cluster = get("/v1/cluster").content
         facts["cluster"] = {name: cluster[name] for name in ("leader", "term", "has_quorum", "missing")}
         facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
+        facts["pair"] = cluster.get("pair")
     except ConnectionLost as error:
         facts["reason"] = error.message
         facts["ready"] = False
@@ -122,7 +123,9 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
     add_row("node", escape(facts["node"]))
     for name, address in sorted(facts["addresses"].items()):
         add_row(escape(name), escape(address))
-    if len(facts["cluster"]["nodes"]) > 1:
+    if facts["pair"] is not None:
+        _add_pair(add_row, facts["pair"])
+    elif len(facts["cluster"]["nodes"]) > 1:
         _add_cluster(add_row, facts)
     add_row("up for", duration_text(facts["uptime_ms"] / 1000))
     if facts["acknowledges_after_sync"] is not None:
@@ -133,6 +136,16 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
     add_row("cursors", f"{facts['cursors']:,}")
     add_row("subscriptions", f"{facts['subscriptions']:,}")
     add_row("damaged batches", f"[red]{damaged:,}; holdfast doctor says where[/red]" if damaged else "none")
+
+
+def _add_pair(add_row: Any, pair: dict[str, Any]) -> None:
+    add_row("pair", f"{pair['role']}, epoch {pair['epoch']}; {plural(pair['failovers'], 'failover')} since it started")
+    there = "is there" if pair["partner_is_up"] else "[red]cannot be reached[/red]"
+    lag = "" if not pair["lag"] else f", {plural(pair['lag'], 'batch')} behind"
+    add_row("partner", f"{pair['partner']} {there}{lag}")
+    if pair["is_alone"]:
+        add_row("", "[yellow]alone: what is acknowledged is on this broker only[/yellow]")
+    add_row("replicas held", f"{pair['replicas_held']:,} not known to be delivered")
 
 
 def _add_cluster(add_row: Any, facts: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli import output, pacing, session, sources
 from holdfast.cli.options import SERVER_DEFAULT, Server, Topic, examples
+from holdfast.cli.pair_options import Addresses, checked_addresses, is_address
 from holdfast.cli.publishing import Publisher
 from holdfast.cli.quantities import duration_s, plural, rate_per_s
 
@@ -26,17 +27,25 @@ EXAMPLES = examples(
     "holdfast publish logs < app.log",
     "holdfast publish pictures --whole --file cat.jpg",
     "holdfast publish topicC --sequence --rate 10 --for 40s",
+    'holdfast publish topicC "Hello" localhost:8080 localhost:8081',
+    "holdfast publish topicC --rate 10 --sequence --for 40s localhost:8080 localhost:8081",
+    "tail -f app.log | holdfast publish logs - localhost:8080 localhost:8081",
 )
 # The pace of the test publisher that --sequence stands for.
 SEQUENCE_RATE_PER_S = 10.0
+# How long a publisher of a pair waits for an acknowledgement, and how many acknowledged messages it keeps.
+ACK_TIMEOUT_MS = 500
+RETAIN = 5
 
 
 def publish(
+    context: typer.Context,
     topic: Topic,
     message: Annotated[
         str | None,
-        typer.Argument(help="The message; `-` or nothing: lines of standard input."),
+        typer.Argument(help="The message; `-` or nothing: lines of standard input. None with --sequence or --file."),
     ] = None,
+    address: Addresses = None,
     file: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, readable=True, metavar="FILE", help="Lines of a file."),
@@ -69,6 +78,18 @@ def publish(
             help="Give ids to floods of lines as well: slower, but a lost connection never ends publishing half way.",
         ),
     ] = False,
+    ack_timeout_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="With addresses: go to the other broker after so long without an answer."
+        ),
+    ] = None,
+    retain: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="With addresses: acknowledged messages that the other broker gets again."
+        ),
+    ] = None,
     server: Server = SERVER_DEFAULT,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON: a line a message with --rate, else one object.")
@@ -76,8 +97,15 @@ def publish(
 ) -> None:
     """Publish messages; done means that all of them are durable.
 
+    With addresses, one of a plain broker or two of a pair, over the text protocol: if a broker is lost or does not
+    answer, the other one gets what is not acknowledged, and publishing goes on there.
+
     If one is refused, publishing ends with exit code 1 and says how many messages were acknowledged before.
     """
+    addresses = list(address or [])
+    if (sequence or file is not None) and message is not None and is_address(message):
+        addresses.insert(0, message)
+        message = None
     paced = sequence or rate is not None
     if sum((message not in (None, "-"), file is not None, sequence)) > 1:
         raise typer.BadParameter("give one of MESSAGE, --file and --sequence")
@@ -87,6 +115,30 @@ def publish(
     if repeats and not (paced or for_) and count is None:
         count = 1
     headers = _headers(header or [])
+    if addresses:
+        checked_addresses(context, addresses)
+        if key is not None or headers or partition is not None:
+            raise typer.BadParameter("a text line has no key, no headers and no partition; those need --server")
+        session.require_text_broker(addresses)
+
+        from holdfast.cli.pair_publishing import publish_to_pair
+
+        with _source(message, file, for_, whole=whole, sequence=sequence) as source:
+            publish_to_pair(
+                topic,
+                addresses,
+                sources.limited(source, count),
+                rate=(rate or SEQUENCE_RATE_PER_S) if paced else None,
+                for_s=for_,
+                is_single=count == 1,
+                message_id=message_id,
+                ack_timeout_s=(ACK_TIMEOUT_MS if ack_timeout_ms is None else ack_timeout_ms) / 1000,
+                retain=RETAIN if retain is None else retain,
+                as_json=as_json,
+            )
+        return
+    if ack_timeout_ms is not None or retain is not None:
+        raise typer.BadParameter("--ack-timeout-ms and --retain are for a pair; give its two addresses")
 
     with _source(message, file, for_, whole=whole, sequence=sequence) as source, session.connected(server) as broker:
         publisher = Publisher(

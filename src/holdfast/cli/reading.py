@@ -108,14 +108,14 @@ def as_json(message: Message) -> bytes:
         "offset": message.offset,
         "timestamp": message.timestamp_ms,
         "id": message.id,
-        **_text_or_base64("key", "key_base64", message.key),
-        **_text_or_base64("value", "base64", message.value),
+        **text_or_base64("key", "key_base64", message.key),
+        **text_or_base64("value", "base64", message.value),
         "headers": {name: content.decode("utf-8", "replace") for name, content in message.stored.headers},
     }
     return msgspec.json.encode(described)
 
 
-def _text_or_base64(name: str, base64_name: str, content: bytes | None) -> dict[str, str | None]:
+def text_or_base64(name: str, base64_name: str, content: bytes | None) -> dict[str, str | None]:
     if content is None:
         return {name: None}
     with contextlib.suppress(UnicodeDecodeError):

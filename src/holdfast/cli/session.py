@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient
+    from holdfast.client.addresses import Address
 
 # A person waits for this; a broker on another continent answers within it.
 _PROBE_TIMEOUT_S: Final = 3.0
@@ -29,17 +30,37 @@ def require_broker(server: str) -> None:
     """
     from holdfast.client.addresses import parse_url
 
+    problems = _problems(parse_url(server))
+    if problems:
+        raise NoBroker(
+            f"no broker answers at {', '.join(problems)}; start one with `holdfast serve`, or name another with "
+            "--server"
+        )
+
+
+def require_text_broker(addresses: list[str]) -> None:
+    """The same for the text addresses of a plain broker or a pair."""
+    from holdfast.client.addresses import parse_text_address
+
+    problems = _problems([parse_text_address(address) for address in addresses])
+    if problems:
+        raise NoBroker(
+            f"no broker answers at {', '.join(problems)}; start one with `holdfast serve`, or give the text address "
+            "of one that runs"
+        )
+
+
+def _problems(addresses: Sequence[Address]) -> list[str]:
+    """What is wrong with each of the addresses; nothing, if somebody listens at one of them."""
     problems = []
-    for address in parse_url(server):
+    for address in addresses:
         try:
             socket.create_connection(address, timeout=_PROBE_TIMEOUT_S).close()
         except OSError as error:
             problems.append(f"{address} ({error.strerror or error})")
         else:
-            return
-    raise NoBroker(
-        f"no broker answers at {', '.join(problems)}; start one with `holdfast serve`, or name another with --server"
-    )
+            return []
+    return problems
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import typer
 from holdfast.cli import output, session
 from holdfast.cli.cursors import place
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, Topic, examples
+from holdfast.cli.pair_options import Addresses, checked_addresses
 from holdfast.cli.quantities import duration_s, duration_text, plural
 
 EXAMPLES = examples(
@@ -19,6 +20,7 @@ EXAMPLES = examples(
     "holdfast subscribe orders --as billing",
     "holdfast subscribe logs --from -10m | grep ERROR",
     "holdfast subscribe orders --count 1 --timeout 5s || echo nothing came",
+    "holdfast subscribe topicC localhost:8080 localhost:8081",
 )
 EXIT_TOO_FEW: Final = 1
 # What a shell reports for a program that a closed pipe ended, and for one that was told to end.
@@ -27,7 +29,9 @@ EXIT_TERMINATED: Final = 143
 
 
 def subscribe(
+    context: typer.Context,
     topic: Topic,
+    address: Addresses = None,
     start: Annotated[
         str,
         typer.Option(
@@ -51,20 +55,33 @@ def subscribe(
 ) -> None:
     """Print a topic's messages, a line each, bytes unchanged.
 
+    With addresses, one of a plain broker or two of a pair, a line also says the broker that the message came from.
+
     With `--as NAME` each message is acknowledged once it is printed. A broker that is away is waited for.
 
     Exit code 1: fewer than `--count` messages came within `--timeout`.
     """
-    session.require_broker(server)
-    session.show_client_warnings()
+    addresses = checked_addresses(context, address) if address else []
+    if addresses and start != "latest":
+        raise typer.BadParameter("addresses are read from now on, or under a name: --from needs --server")
+    if addresses:
+        session.require_text_broker(addresses)
+    else:
+        session.require_broker(server)
+        session.show_client_warnings()
 
     import asyncio
 
+    from holdfast.cli.pair_reading import PairReader
     from holdfast.cli.reading import Reader
 
-    reader = Reader(topic, name, count=count, timeout_s=timeout, as_json=as_json)
+    kind = PairReader if addresses else Reader
+    reader = kind(topic, name, count=count, timeout_s=timeout, as_json=as_json)
     try:
-        asyncio.run(reader.run(server, int(start) if start.isdigit() else start))
+        if isinstance(reader, PairReader):
+            asyncio.run(reader.run(addresses))
+        else:
+            asyncio.run(reader.run(server, int(start) if start.isdigit() else start))
     except BrokenPipeError:
         # Whoever read our output has seen enough. What is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

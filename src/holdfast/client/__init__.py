@@ -12,6 +12,9 @@
 The way of a publish: `client` → `producer` → `route` (which partition) → `lane` (what travels together)
 → `api` → `retry` → `pool` → `connection`. The way of a message back: `poller` → `buffer` →
 `subscription` → `message`, and its acknowledgement: `ack_ranges` → `acks` → `api`.
+
+A pair of brokers is spoken to over the text protocol: `pair_publisher` does what `failover` decides,
+`pair_subscriber` hands out what `merging` makes of both brokers' messages.
 """
 
 from holdfast.client.ack_ranges import TooManyOpenRanges
@@ -26,7 +29,11 @@ from holdfast.client.errors import (
     PublishManyRefused,
     WrongPort,
 )
+from holdfast.client.failover import Counts
 from holdfast.client.message import Message, MessageBatch
+from holdfast.client.pair import ConnectionChange
+from holdfast.client.pair_publisher import PairPublished, PairPublisher
+from holdfast.client.pair_subscriber import PairMessage, PairSubscriber
 from holdfast.client.results import PublishResults
 from holdfast.client.subscription import Subscription
 from holdfast.model.errors import CallerError, ConnectionLost, HoldfastError, RemoteError
@@ -41,13 +48,19 @@ __all__ = [
     "CallerError",
     "Client",
     "ClientClosed",
+    "ConnectionChange",
     "ConnectionLost",
+    "Counts",
     "CursorDescription",
     "HoldfastError",
     "Message",
     "MessageBatch",
     "NewMessage",
     "OutcomeUnknown",
+    "PairMessage",
+    "PairPublished",
+    "PairPublisher",
+    "PairSubscriber",
     "PublishManyLost",
     "PublishManyRefused",
     "PublishResults",

@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 from holdfast.model.errors import ConfigError
 
 PORT_DEFAULT: Final = 8090
+TEXT_PORT_EXAMPLE: Final = 8080
 
 _SCHEMES = ("holdfast://", "http://")
 _log = logging.getLogger("holdfast.client")
 
 
 class Address(NamedTuple):
-    """One broker's HTTP port."""
+    """One broker's HTTP port, or its text port."""
 
     host: str
     port: int
@@ -36,6 +37,19 @@ def parse_url(url: str) -> list[Address]:
             raise ConfigError(f"{url!r} does not begin with holdfast://; give holdfast://host:{PORT_DEFAULT}")
     addresses = [_parse_address(part.strip(), url) for part in rest.rstrip("/").split(",")]
     return list(dict.fromkeys(addresses))
+
+
+def parse_text_address(text: str) -> Address:
+    """`host:port` of a broker's text port. The port is never left out: a pair's are different ones."""
+    try:
+        address = _parse_address(text, text)
+    except ConfigError:
+        address = None
+    if address is None or not text.endswith(f":{address.port}"):
+        raise ConfigError(
+            f"{text!r} is no address of a text port; give host:port, for example localhost:{TEXT_PORT_EXAMPLE}"
+        ) from None
+    return address
 
 
 def _parse_address(text: str, url: str) -> Address:

@@ -29,15 +29,19 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An interrupt of the waiting thread (Ctrl-C) cancels it."""
-        if not self.is_running:
-            work.close()
-            raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """The same without waiting."""
+        if not self.is_running:
+            work.close()
+            raise ClientClosed("the client is closed")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         """End the loop and what still runs on it."""

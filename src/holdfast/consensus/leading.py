@@ -80,7 +80,8 @@ class Leading:
                 self.transfer_to = NOBODY  # it did not work: lead on (3.10)
         if self._quorum_ticks >= timing.election_ticks:
             self._quorum_ticks = 0
-            if not self._hears_quorum():
+            # Of two, the one that leads goes on alone when its driver says so, rather than leave nobody to lead.
+            if not self._hears_quorum() and self._raft.seat is None:
                 self._raft.follow(self._raft.term, NOBODY)
                 return
         if self._heartbeat_ticks >= timing.heartbeat_ticks:

@@ -73,6 +73,11 @@ class MembersAt(NamedTuple):
     members: Members
 
 
+def members_at(history: tuple[MembersAt, ...], index: LogIndex) -> MembersAt:
+    """The configuration that holds where an entry stands."""
+    return [at for at in history if at.since <= index][-1]
+
+
 def members_in_log(saved: tuple[MembersAt, ...], shape: LogShape) -> tuple[MembersAt, ...]:
     """Those configurations whose entry is in the log, behind the one that holds where it begins.
 

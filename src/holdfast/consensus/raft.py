@@ -6,12 +6,11 @@ What it does while it leads is in `leading`, what it does while somebody else do
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 from holdfast.consensus.following import Following
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.log_shape import LogShape
-from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId, members_in_log
+from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId, members_at, members_in_log
 from holdfast.consensus.messages import (
     Append,
     AppendReply,
@@ -25,17 +24,10 @@ from holdfast.consensus.messages import (
     VoteReply,
     VoteRequest,
 )
+from holdfast.consensus.roles import Role, Seat, next_term
 from holdfast.consensus.timing import DEFAULT_TIMING, Timing
 from holdfast.model.entries import KIND_MEMBERS, NOTE_HEAD_BYTES, Entry
 from holdfast.model.ids import LogIndex, Term
-
-
-class Role(Enum):
-    FOLLOWER = "follower"
-    # Asks whether it would be elected, without troubling anybody (9.6).
-    TRIAL = "trial"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
 
 
 class Raft:
@@ -49,10 +41,12 @@ class Raft:
         hard_state: HardState,
         dice: Callable[[int], int],
         timing: Timing = DEFAULT_TIMING,
+        seat: Seat | None = None,
     ) -> None:
         assert hard_state.members, "a group has members from its first day"
         self.replica = replica
         self.timing = timing
+        self.seat = seat
         self.shape = shape
         self.term, self.vote, saved_members = hard_state
         self.members_history = members_in_log(saved_members, shape)
@@ -69,6 +63,7 @@ class Raft:
         self._silent_ticks = 0
         self._patience_ticks = 0
         self._votes: dict[ReplicaId, bool] = {}
+        self._takes_over = False
         self._following = Following(self)
         self._hard_state_number = self._saved_number = 0
         # A configuration that is saved but not in the log must go before the log grows past its place.
@@ -282,12 +277,23 @@ class Raft:
         if not is_transfer and self.members.voters != {self.replica}:
             self.role, self.leader = Role.TRIAL, NOBODY
             self._votes = {self.replica: True} if self.is_voter else {}
-            self._ask_for_votes(Term(self.term + 1), is_trial=True)
+            self._ask_for_votes(next_term(self.term, self.seat), is_trial=True)
         else:
             self._stand(is_transfer=is_transfer)
 
+    def take_over(self) -> None:
+        """One of two, whose partner is gone: lead without being elected, in a term that only this member can have.
+
+        The first thing it writes is that it is the only voter: until then it commits nothing.
+        """
+        if not self.is_voter or not self.may_campaign or self.leading is not None or self._takes_over:
+            return
+        self.wake()
+        self._stand()
+        self._takes_over = True
+
     def _stand(self, *, is_transfer: bool = False) -> None:
-        self._enter_term(Term(self.term + 1), vote=self.replica)
+        self._enter_term(next_term(self.term, self.seat), vote=self.replica)
         self.role, self.leader = Role.CANDIDATE, NOBODY
         self.elections += 1
         self._votes = {}
@@ -325,16 +331,17 @@ class Raft:
 
     def _on_vote_reply(self, sender: ReplicaId, reply: VoteReply) -> None:
         wanted = Role.TRIAL if reply.is_trial else Role.CANDIDATE
-        asked_for = self.term + 1 if reply.is_trial and reply.is_granted else self.term
+        asked_for = next_term(self.term, self.seat) if reply.is_trial and reply.is_granted else self.term
         if self.role is not wanted or reply.term != asked_for or sender not in self.members.voters:
             return
         self._votes[sender] = reply.is_granted
-        if sum(self._votes.values()) >= self.members.quorum:
+        if sum(self._votes.values()) >= self.members.quorum or (self._takes_over and self._votes.get(self.replica)):
             if self.role is Role.TRIAL:
                 self._stand()
             else:
                 self.role, self.leader = Role.LEADER, self.replica
                 self.leading = Leading(self)
+                self._takes_over = False
         elif list(self._votes.values()).count(False) >= self.members.quorum:
             self.role = Role.FOLLOWER
 
@@ -351,6 +358,7 @@ class Raft:
 
     def _enter_term(self, term: Term, *, vote: ReplicaId) -> None:
         self.term, self.vote = term, vote
+        self._takes_over = False
         self._change_hard_state()
         self._term_number = self._hard_state_number
         # Promises of an earlier term are of no use to anybody.
@@ -422,7 +430,7 @@ class Raft:
 
         Those before it are kept until the next start: a crash may bring back what a store has dropped.
         """
-        return [at for at in self.members_history if at.since <= self.shape.base_index][-1]
+        return members_at(self.members_history, self.shape.base_index)
 
     # --- inner ----------------------------------------------------------------------------------------
 

@@ -52,6 +52,20 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class PairDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One of a pair, as it sees itself and the other one."""
+
+    role: Annotated[str, Meta(description="primary, backup, or joining: one that does not have everything yet")]
+    epoch: Annotated[int, Meta(description="rises with every change of primary")]
+    is_alone: Annotated[bool, Meta(description="whether what is acknowledged now is on this node only")]
+    partner: str
+    partner_is_up: bool
+    replicas_held: Annotated[int, Meta(description="messages that are not known to be delivered yet")]
+    lag: Annotated[int | None, Meta(description="entries the backup is behind; null where only the primary knows")]
+    failovers: Annotated[int, Meta(description="how often this node took over since it started")]
+    last_gap_ms: Annotated[int | None, Meta(description="from the last word of the other one until this took over")]
+
+
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as the node that was asked sees it."""
 
@@ -62,3 +76,6 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     has_quorum: Annotated[bool, Meta(description="whether topics, cursors and messages can be decided on")]
     missing: Annotated[list[str], Meta(description="voters that the node which was asked cannot reach")]
     nodes: list[NodeDescription]
+    pair: Annotated[PairDescription | None, Meta(description="of the node that was asked, if it is one of a pair")] = (
+        None
+    )

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
 from holdfast.model.errors import BadValue, ConfigError
 from holdfast.model.topics import TopicConfig
@@ -43,6 +44,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peers: Annotated[
         list[str], Meta(description="all nodes of the cluster as NODE=HOST:PORT, this one included; empty: it is alone")
     ] = msgspec.field(default_factory=list)
+    pair: Annotated[
+        Literal["primary", "backup"] | None,
+        Meta(
+            description="this node and the other one in peers serve without a majority; what it is at its first start"
+        ),
+    ] = None
+    heartbeat_ms: Annotated[
+        int, Meta(ge=10, description="of a pair: how often the other one is expected to be heard")
+    ] = 1000
+    misses: Annotated[
+        int, Meta(ge=1, description="of a pair: so many heartbeats missed, and the other one is gone")
+    ] = 3
+    require_backup: Annotated[
+        bool, Meta(description="of a pair: refuse to publish rather than store a message on one node only")
+    ] = False
     text_dialect: Annotated[
         Literal["standard", "ack"], Meta(description="ack answers publishes with ACK and delivers bare payloads")
     ] = "standard"
@@ -117,7 +133,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"node is {self.node!a}; a name has 1 to 64 letters, digits, '_' and '-'")
         if self.peer is not None:
             parse_address("peer", self.peer)
-        if self.peers and self.sync != "group":
+        if self.pair is not None and len(self.peer_addresses) != 2:
+            raise ConfigError(
+                f"a pair has two nodes, but peers names {len(self.peer_addresses)}; name both, or leave pair out"
+            )
+        if self.peers and self.pair is None and self.sync != "group":
             raise ConfigError(
                 f"sync is {self.sync}, but a node of a cluster votes for what its disk has: with peers it must be group"
             )
@@ -145,6 +165,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             parse_address("peers", address)
             addresses[node] = address
         return addresses
+
+    @property
+    def pair_settings(self) -> PairSettings | None:
+        if self.pair is None:
+            return None
+        return PairSettings(self.heartbeat_ms / 1000, self.misses, self.require_backup, self.pair == "primary")
 
     @property
     def default_topic(self) -> TopicConfig:

@@ -23,6 +23,7 @@ def measured(node: Node) -> list[Metric]:
         *_of_storage(node),
         *_of_control_group(node.backend),
         *_of_cluster(node.backend),
+        *_of_pair(node.backend),
         *_of_partitions(node.backend),
         *_of_processing(node),
     ]
@@ -103,6 +104,20 @@ def _of_cluster(backend: ClusterBackend) -> Iterator[Metric]:
     serving = backend.serving
     yield _metric("gauge", "state_fetched_bytes", "Bytes fetched of another node's state.", serving.fetched_bytes)
     yield _metric("gauge", "state_fetch_size_bytes", "Bytes of that state.", serving.fetch_size_bytes)
+
+
+def _of_pair(backend: ClusterBackend) -> Iterator[Metric]:
+    pair = status.of_pair(backend)
+    if pair is None:
+        return
+    yield _metric("gauge", "pair_primary", "1 while this node is the primary of its pair.", int(pair.role == "primary"))
+    yield _metric("gauge", "pair_epoch", "Rises with every change of primary.", pair.epoch)
+    yield _metric("gauge", "pair_alone", "1 while messages are acknowledged without a backup.", int(pair.is_alone))
+    yield _metric("gauge", "pair_replicas_held", "Messages that are not known to be delivered.", pair.replicas_held)
+    yield _metric("gauge", "pair_lag", "Entries the backup is behind, as the primary knows.", pair.lag or 0)
+    yield _metric("counter", "pair_failovers_total", "How often this node took over.", pair.failovers)
+    gap_s = (pair.last_gap_ms or 0) / 1000
+    yield _metric("gauge", "pair_last_gap_seconds", "From the other one's last word until this took over.", gap_s)
 
 
 def _of_partitions(backend: ClusterBackend) -> Iterator[Metric]:

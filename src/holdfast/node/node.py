@@ -21,7 +21,7 @@ from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import BadTopicName, ConfigError, HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
-from holdfast.node import measures
+from holdfast.node import measures, rejoining
 from holdfast.node.config import Config, parse_address
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
@@ -52,6 +52,7 @@ class Node:
         self.stage: ProcessingStage | None = None
         # Set when this node cannot keep what it promises any more.
         self.failed = asyncio.Event()
+        self.replaced = asyncio.Event()
         self._started_ms = now_ms()
         self._started_s = time.monotonic()
         self._upkeep: list[asyncio.Task[None]] = []
@@ -85,7 +86,9 @@ class Node:
             partitions_max=min(PARTITIONS_MAX, self._files_max // 4),
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
+            pair=config.pair_settings,
             on_fatal=self._on_fatal,
+            on_replaced=self._on_replaced,
         )
         await self.backend.start()
         undo.push_async_callback(self.backend.stop)
@@ -114,6 +117,8 @@ class Node:
         self._upkeep = [loop.create_task(self._expire()), loop.create_task(self.backend.verify())]
         if config.peers:
             self._upkeep.append(loop.create_task(self._stand_by()))
+        if config.pair is not None:
+            self._upkeep.append(loop.create_task(self.broker.delivery_marks.run()))
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
@@ -167,6 +172,16 @@ class Node:
     def _on_fatal(self, error: HoldfastError) -> None:
         """The disk failed: the process ends, and the other nodes carry on."""
         self.failed.set()
+
+    def _on_replaced(self) -> None:
+        """Of a pair: the other one took over. Nothing is acknowledged any more, and the node is begun anew."""
+        if self.replaced.is_set():
+            return
+        hello = self.backend.neighbours.partner_hello
+        if hello is not None and "http" in hello.addresses:
+            log.error("replaced", by=hello.node, hint="what only this node has is given to it; then this is its backup")
+            rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, hello.addresses["http"]))
+            self.replaced.set()
 
     # --- processing ---------------------------------------------------------------------------------
 

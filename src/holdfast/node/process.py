@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from holdfast.node import rejoining
 from holdfast.node.config import Config
-from holdfast.node.node import Node
+from holdfast.node.node import Node, now_ms
 
 log = structlog.get_logger("holdfast")
 
@@ -55,6 +56,17 @@ def _collect_less_often() -> None:
 
 
 async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int:
+    while True:
+        # One of a pair that was replaced gives up what it has before it takes part again.
+        await rejoining.give_up(Path(config.data), config.node, now_ms())
+        code = await _serve_once(config, ready_file, quiet=quiet)
+        if code is not None:
+            return code
+        quiet = True
+
+
+async def _serve_once(config: Config, ready_file: Path | None, *, quiet: bool) -> int | None:
+    """Until it is told to stop; the exit code, or none if it has to begin again."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     node = Node(config)
@@ -66,8 +78,10 @@ async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int
         _write_ready_file(ready_file, node)
     if not quiet:
         _greet(node)
-    ended = [loop.create_task(event.wait()) for event in (stopping, node.failed)]
+    ended = [loop.create_task(event.wait()) for event in (stopping, node.failed, node.replaced)]
     await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    for task in ended:
+        task.cancel()
     if node.failed.is_set():
         # Nothing that is not on the disk may be told to anybody any more; a clean stop would try to.
         log.critical("leaving", hint="the other nodes carry on; mend the disk, then start this one again")
@@ -78,7 +92,7 @@ async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int
         loop.add_signal_handler(number, os._exit, 1)
     await node.stop()
     log.info("stopped")
-    return 0
+    return None if node.replaced.is_set() and not stopping.is_set() else 0
 
 
 def _write_ready_file(path: Path, node: Node) -> None:

@@ -211,9 +211,17 @@ def decode_records(batch: Buffer) -> list[Record]:
 
 
 def decode(
-    batch: Buffer, partition_number: int, *, start: Offset | None = None, messages_max: int | None = None
+    batch: Buffer,
+    partition_number: int,
+    *,
+    start: Offset | None = None,
+    messages_max: int | None = None,
+    is_epoch_told: bool = False,
 ) -> list[StoredMessage]:
-    """Messages as a reader sees them: those at or after `start`, at most `messages_max` of them."""
+    """Messages as a reader sees them: those at or after `start`, at most `messages_max` of them.
+
+    `is_epoch_told`: an id that is made for a message without one holds the epoch, too (`default_id`).
+    """
     data = bytes(batch)
     head = header(data)
     first = 0 if start is None else min(max(0, start - head.base_offset), head.record_count)
@@ -222,8 +230,18 @@ def decode(
     position = _position_of(data, first)
     for index in range(first, end):
         record, position = _record(data, position, index)
-        messages.append(_message(record, Offset(head.base_offset + index), head.base_timestamp_ms, partition_number))
+        offset = Offset(head.base_offset + index)
+        made_id = default_id(partition_number, offset, head.leader_epoch if is_epoch_told else None)
+        messages.append(_message(record, offset, head.base_timestamp_ms, made_id))
     return messages
+
+
+def default_id(partition_number: int, offset: Offset, epoch: int | None) -> str:
+    """The id of a message that came without one.
+
+    Where two nodes may have led at the same time, the epoch tells apart what they stored at the same offset.
+    """
+    return f"{partition_number}-{offset}" if epoch is None else f"{partition_number}-{epoch}-{offset}"
 
 
 def _position_of(data: bytes, index: int) -> int:
@@ -248,12 +266,12 @@ def record_id(record: Record) -> str | None:
     return None
 
 
-def _message(record: Record, offset: Offset, base_timestamp_ms: int, partition_number: int) -> StoredMessage:
+def _message(record: Record, offset: Offset, base_timestamp_ms: int, made_id: str) -> StoredMessage:
     given_id = record_id(record) if record.headers else None
     return StoredMessage(
         offset=offset,
         timestamp_ms=TimestampMs(base_timestamp_ms + record.timestamp_delta),
-        id=given_id if given_id is not None else f"{partition_number}-{offset}",
+        id=given_id if given_id is not None else made_id,
         key=record.key,
         value=record.value,
         headers=[pair for pair in record.headers if pair[0] != ID_HEADER] if given_id is not None else record.headers,

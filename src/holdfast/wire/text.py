@@ -6,6 +6,7 @@ tolerated)::
     PUBLISH|<topic>|<payload>                    PUBACK|Published successfully
     PUBLISH_ID|<messageID>|<topic>|<payload>     PUBACK|Published successfully
     SUBSCRIBE|<topic>[|<name>]                   SUBACK|Subscribed successfully
+    SUBSCRIBE_ID|<topic>[|<name>]                SUBACK|Subscribed successfully
     UNSUBSCRIBE|<topic>                          UNSUBACK|Unsubscribed successfully
     PING                                         PONG
     HEARTBEAT                                    HEARTBEAT_ACK
@@ -15,8 +16,12 @@ To clients besides: `CONNACK|Connected to Message Broker` on connect, `MESSAGE|<
 payload holds a line break (published over HTTP) cannot be a line; it comes as
 `MESSAGE_BASE64|<topic>|<base64>`.
 
+Who subscribed with SUBSCRIBE_ID gets `MESSAGE_ID|<messageID>|<topic>|<payload>` instead, and
+`MESSAGE_ID_BASE64|<messageID>|<topic>|<base64>`. An id is any text, so in these two packets `%`, `|` and line breaks
+of an id are written as `%25`, `%7C`, `%0A` and `%0D`, and nothing else is.
+
 The `ack` dialect has no CONNACK, SUBACK and UNSUBACK, answers `ACK` to a publish, and delivers the bare
-payload on a line.
+payload on a line; with ids, deliveries are the same in both.
 
 A chunk of lines that all publish to one topic, the flood, is parsed by one `split`, or, where the lines are
 equally long, by one `replace` (`equal_lines.py`).
@@ -25,7 +30,7 @@ equally long, by one `replace` (`equal_lines.py`).
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.model.errors import BadCommand, HoldfastError
@@ -91,6 +96,27 @@ STANDARD = Dialect(
 )
 ACK = Dialect(connected=b"", published=b"ACK\n", subscribed=b"", unsubscribed=b"", names_topic=False)
 DIALECTS = {"standard": STANDARD, "ack": ACK}
+
+
+def lines_with_ids(topic: bytes, messages: Iterable[tuple[str, bytes]]) -> bytes:
+    """Deliveries of messages with their ids, a line each; the same in both dialects."""
+    return b"".join(
+        b"MESSAGE_ID_BASE64|%b|%b|%b\n" % (encode_id(message_id), topic, base64.b64encode(value))
+        if b"\n" in value
+        else b"MESSAGE_ID|%b|%b|%b\n" % (encode_id(message_id), topic, value)
+        for message_id, value in messages
+    )
+
+
+def encode_id(message_id: str) -> bytes:
+    """An id as a field of a packet."""
+    field = message_id.encode("utf-8", "surrogateescape")
+    if _NOT_IN_A_FIELD.isdisjoint(field):
+        return field
+    return b"".join(b"%%%02X" % byte if byte in _NOT_IN_A_FIELD else bytes((byte,)) for byte in field)
+
+
+_NOT_IN_A_FIELD = frozenset(b"%|\r\n")
 
 
 def error_line(error: HoldfastError) -> bytes:
@@ -170,8 +196,9 @@ def _parse_other(command: bytes, rest: bytes) -> Item:
 
 _USAGE = {
     b"SUBSCRIBE": (1, 2, "SUBSCRIBE|<topic> or SUBSCRIBE|<topic>|<name>"),
+    b"SUBSCRIBE_ID": (1, 2, "SUBSCRIBE_ID|<topic> or SUBSCRIBE_ID|<topic>|<name>"),
     b"UNSUBSCRIBE": (1, 1, "UNSUBSCRIBE|<topic>"),
     b"PING": (0, 0, "PING"),
     b"HEARTBEAT": (0, 0, "HEARTBEAT"),
 }
-_KNOWN = "PUBLISH, PUBLISH_ID, SUBSCRIBE, UNSUBSCRIBE, PING and HEARTBEAT"
+_KNOWN = "PUBLISH, PUBLISH_ID, SUBSCRIBE, SUBSCRIBE_ID, UNSUBSCRIBE, PING and HEARTBEAT"

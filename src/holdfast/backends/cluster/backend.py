@@ -27,9 +27,10 @@ from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.mending import Mending
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.opening import Opening
+from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.proposals import Proposals
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of, replica_id
+from holdfast.backends.cluster.replica_names import replica_id
 from holdfast.backends.cluster.serving import Serving
 from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.backends.cluster.topic_changes import TopicChanges
@@ -37,6 +38,7 @@ from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.backends.cluster.topics import Topics
 from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import Unwatch
+from holdfast.consensus.partner import PairSettings
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import (
     DamagedData,
@@ -73,9 +75,14 @@ class ClusterBackend:
         partitions_max: int = PARTITIONS_MAX,
         listen: tuple[str, int] | None = None,
         peers: Mapping[str, str] | None = None,
+        pair: PairSettings | None = None,
         on_fatal: Callable[[HoldfastError], None] = lambda error: None,
+        on_replaced: Callable[[], None] = lambda: None,
     ) -> None:
-        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {})
+        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair)
+        self.neighbours.on_replaced = on_replaced
+        self._pair = pair
+        self.pairing: Pairing | None = None
         self._directory = directory
         self._sync = sync
         self._now_ms = now_ms
@@ -85,7 +92,6 @@ class ClusterBackend:
         self._on_fatal = on_fatal
         self._failure: HoldfastError | None = None
         self.forwarded_batches = 0
-        self._interval_task: asyncio.Task[None] | None = None
         self.groups: Groups
         self.topics_here: Topics
         self.control: Control
@@ -101,6 +107,10 @@ class ClusterBackend:
     @property
     def node_id(self) -> str:
         return self._directory.identity.node
+
+    @property
+    def delivers_where_led(self) -> bool:
+        return self._pair is not None
 
     @property
     def sync_policy(self) -> SyncPolicy:
@@ -122,12 +132,7 @@ class ClusterBackend:
 
     def no_quorum(self, replica: Replica) -> NoQuorum:
         """Why a group cannot decide anything, with who is missing."""
-        voters = replica.raft.members.voters
-        nodes = {node_of(voter) for voter in voters} - {self.node_id}
-        missing = sorted(node for node in nodes if not (self.neighbours.is_up(node) and self.groups.is_heard(node)))
-        who = f"{', '.join(missing)} cannot be reached" if missing else "no leader is elected yet"
-        what = "the cluster" if replica.group == CONTROL else replica.name
-        return NoQuorum(f"{what} has no majority of its {len(voters)} nodes now: {who}")
+        return status.no_quorum(self, replica)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -152,19 +157,20 @@ class ClusterBackend:
             hard_states=opened.hard_states,
             sync=self._sync,
             on_failure=self._fail,
+            # Each of a pair has terms of its own.
+            seat=None if self._pair is None else self.neighbours.names.index(self.node_id),
         )
         self.topics_here = Topics(self._files, self.groups, formation.members, is_up=self.neighbours.is_up)
         self.topics_here.leaving = opened.leaving
         control_replica = self.groups.add(CONTROL, "the control log", opened.control_log, formation.members)
         self._proposals = Proposals(self._decide, lambda: self.no_quorum(control_replica))
-        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded)
+        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded, control_replica.raft)
         for topic in opened.loaded.topics.values():
             self.topics_here.add(topic, opened.logs.get(topic.name))
         self.control = Control(control_replica, opened.store, opened.loaded.applied, self.state.apply, self._fail)
         self._changes = TopicChanges(
             self._directory,
             self.topics_here,
-            members=lambda: control_replica.raft.members,
             propose=self._proposals.propose,
             now_ms=self._now_ms,
             default_retention=self._default_retention,
@@ -195,6 +201,11 @@ class ClusterBackend:
             on_failure=self._fail,
             status=lambda: msgspec.json.encode(status.of_node(self)),
         )
+        if self._pair is not None:
+            self.pairing = self.neighbours.pairing = Pairing(self._pair, self.groups, self.neighbours)
+            self.topics_here.favours = lambda: self.control.replica.leader_node
+            self.groups.on_replaced = self.neighbours.on_replaced
+            self.pairing.start()
         self.neighbours.attach(self.serving)
         self.groups.start()
         self.control.start()
@@ -203,8 +214,6 @@ class ClusterBackend:
         self._directory.keep_reserve()
         if self._sync.gives_up:
             log.warning("weaker_than_group_sync", sync=str(self._sync), gives_up=self._sync.gives_up)
-        if self._sync.interval_ms:
-            self._interval_task = asyncio.get_running_loop().create_task(self._sync_at_intervals())
 
     async def _begin(self, *, is_incomplete: bool) -> None:
         """Be where the others are, or, alone, where this node was, before anybody is served."""
@@ -218,14 +227,14 @@ class ClusterBackend:
         await control.wait_until_applied(control.replica.raft.commit)
         for topic in self._files.unknown(set(self.topics_here.known), state_is_incomplete=is_incomplete):
             await self._proposals.propose(self._changes.creation(topic))
-        await self._bring_cursors_back()
+        await self.state.bring_cursors_back(self.end_offset)
 
     async def stop(self) -> None:
         """Sync and close everything."""
         stopped = ShuttingDown("the broker stopped before this was known to be stored")
-        if self._interval_task is not None:
-            self._interval_task.cancel()
         await self.upkeep.stop()
+        if self.pairing is not None:
+            await self.pairing.stop()
         await self._mending.stop()
         self._lanes.close()
         self._confirming.close()
@@ -243,17 +252,6 @@ class ClusterBackend:
     async def hand_over(self) -> None:
         """Let others lead what this node leads: nobody has to wait for an election when it leaves."""
         await self.upkeep.hand_over(_HAND_OVER_S)
-
-    async def _bring_cursors_back(self) -> None:
-        """With a weaker sync a power loss may take messages that readers had: they get the ones that follow."""
-        for topic, name in self.state.cursors.keys():  # noqa: SIM118 - a table, not a dict
-            positions = self.state.cursors.get((topic, name)) or {}
-            ends = {number: self.end_offset(PartitionId(topic, number)) for number in positions}
-            known = topic in self.topics_here.known
-            beyond = {number: end for number, end in ends.items() if known and positions[number] > end}
-            if beyond:
-                log.warning("cursor_beyond_end", topic=topic, cursor=name, moved_to=beyond)
-                await self.set_cursor(topic, name, beyond)
 
     # --- the control log ----------------------------------------------------------------------------
 
@@ -292,14 +290,18 @@ class ClusterBackend:
         self.topics_here.reign_watchers.append(on_change)
 
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
-        if self._failure is not None:
-            raise self._failure
+        self._check_takes()
         return self._appending.append(partition, batch)
 
     def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> asyncio.Future[Offset]:
+        self._check_takes()
+        return self._appending.append_all(partition, batches)
+
+    def _check_takes(self) -> None:
         if self._failure is not None:
             raise self._failure
-        return self._appending.append_all(partition, batches)
+        if self.pairing is not None:
+            self.pairing.check_backup()
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
         if self._failure is not None:
@@ -427,13 +429,6 @@ class ClusterBackend:
         """Check sealed segments in the background: damage is reported, and mended, before somebody reads it."""
         for replica in await retention.verify(self.topics_here):
             await self._mending.mend(replica)
-
-    async def _sync_at_intervals(self) -> None:
-        while True:
-            await asyncio.sleep(self._sync.interval_ms / 1000)
-            for replica in self.groups.replicas.values():
-                if replica.log.last_index > replica.log.synced_index:
-                    self.groups.syncer.request(replica.log)
 
     def _fail(self, error: HoldfastError) -> None:
         """Stop acknowledging until a restart. Said once; the first reason is the one that counts."""

@@ -19,12 +19,15 @@ COMMANDS_MAX: Final = 1024
 
 
 class CreateTopic(msgspec.Struct, array_like=True, frozen=True, tag=1):
-    """`token` tells this topic from another of the same name; `voters` are its first replicas."""
+    """`token` tells this topic from another of the same name.
+
+    Its first replicas are those that are members of the control group where this stands in its log. Whoever proposes
+    it may not know who that is: two of three might be taken that are gone for good.
+    """
 
     name: TopicName
     config: TopicConfig
     created_ms: TimestampMs
-    voters: tuple[str, ...]
     token: str
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import structlog
+
 from holdfast.backends.cluster import state
 from holdfast.backends.cluster.commands import (
+    COMMANDS_MAX,
     Command,
     CreateTopic,
     DeleteTopic,
@@ -15,18 +20,34 @@ from holdfast.backends.cluster.commands import (
 from holdfast.backends.cluster.cursor_table import CursorTable, Propose
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
+from holdfast.consensus.members import members_at
+from holdfast.consensus.raft import Raft
 from holdfast.model.errors import TopicNotFound
-from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
+
+log = structlog.get_logger("holdfast.backends.cluster")
 
 
 class ControlState:
     """In memory for reading; what `apply` returns belongs into the file."""
 
-    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded) -> None:
+    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded, raft: Raft) -> None:
         self.topics = topics
+        self._raft = raft
         self.cursors = CursorTable(propose, topics.token_of, loaded.cursors)
         self.nodes = loaded.nodes
         topics.preferred = loaded.preferred
+
+    async def bring_cursors_back(self, end_offset: Callable[[PartitionId], Offset]) -> None:
+        """With a weaker sync a power loss may take messages that readers had: they get the ones that follow."""
+        for topic, name in self.cursors.keys():  # noqa: SIM118 - a table, not a dict
+            positions = self.cursors.get((topic, name)) or {}
+            ends = {number: end_offset(PartitionId(topic, number)) for number in positions}
+            known = topic in self.topics.known
+            beyond = {number: end for number, end in ends.items() if known and positions[number] > end}
+            if beyond:
+                log.warning("cursor_beyond_end", topic=topic, cursor=name, moved_to=beyond)
+                await self.cursors.set((topic, name), beyond, only_forward=False)
 
     async def apply(self, command: Command, number: int) -> list[Statement]:
         """Make a command true here. Raises its outcome where it has none; the same on every node.
@@ -35,7 +56,8 @@ class ControlState:
         """
         match command:
             case CreateTopic():
-                return [state.topic_row(await self.topics.create(command, number))]
+                voters = members_at(self._raft.members_history, LogIndex(number // COMMANDS_MAX)).members.voters
+                return [state.topic_row(await self.topics.create(command, number, voters))]
             case DeleteTopic():
                 topic = await self.topics.delete(command)
                 self.cursors.forget_topic(topic.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, Protocol
 
@@ -23,8 +23,9 @@ from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.consensus.liveness import Liveness
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
-from holdfast.consensus.messages import HardState, Message
+from holdfast.consensus.messages import Append, HardState, Heartbeat, Install, Message
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.roles import Seat
 from holdfast.consensus.timing import Timing
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed
 from holdfast.model.ids import GroupId, LogIndex, Term
@@ -57,6 +58,7 @@ class Groups:
         hard_states: HardStates,
         sync: SyncPolicy,
         on_failure: Callable[[HoldfastError], None],
+        seat: Seat | None = None,
     ) -> None:
         self.me = me
         self.replicas: dict[GroupId, Replica] = {}
@@ -65,8 +67,11 @@ class Groups:
         # For how long the control group has had no leader that is heard of: in all, and now.
         self.leaderless_s = self.leaderless_now_s = 0.0
         self.elections_of_removed = 0
+        # Of a pair: told that the partner took over meanwhile.
+        self.on_replaced: Callable[[], None] = lambda: None
         # Told of a log that has gone bad.
         self.on_damage: Callable[[Replica], object] = lambda replica: None
+        self._seat = seat
         self._transport = transport
         self._hard_states = hard_states
         self._sync = sync
@@ -84,12 +89,25 @@ class Groups:
         self._heard_at: dict[str, float] = {}
         self._dice = Random()
         self._ticker: asyncio.Task[None] | None = None
+        self._interval_task: asyncio.Task[None] | None = None
 
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._ticker = self._loop.create_task(self._tick_on())
         self._ticker.add_done_callback(self._notice_end)
+        if self._sync.interval_ms:
+            self._interval_task = self._loop.create_task(self._sync_at_intervals())
+
+    async def _sync_at_intervals(self) -> None:
+        while True:
+            await asyncio.sleep(self._sync.interval_ms / 1000)
+            self._sync_all()
+
+    def _sync_all(self) -> None:
+        for replica in self.replicas.values():
+            if replica.log.last_index > replica.log.synced_index:
+                self.syncer.request(replica.log)
 
     def _notice_end(self, ticker: asyncio.Task[None]) -> None:
         """Without ticks a node is as good as dead, but does not know it."""
@@ -105,9 +123,9 @@ class Groups:
         """Sync what is written; nothing is sent or answered after this."""
         if self._ticker is not None:
             self._ticker.cancel()
-        for replica in self.replicas.values():
-            if replica.log.last_index > replica.log.synced_index:
-                self.syncer.request(replica.log)
+        if self._interval_task is not None:
+            self._interval_task.cancel()
+        self._sync_all()
         await self.syncer.stop()
 
     def close(self) -> None:
@@ -122,7 +140,7 @@ class Groups:
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
             state = HardState(last_term, NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
         shape = LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
-        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=TIMING)
+        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=TIMING, seat=self._seat)
         replica = Replica(group, name, log, raft, self, node_of(self.me))
         replica.fresh_at_s = self._loop.time()
         self.replicas[group] = replica
@@ -141,6 +159,26 @@ class Groups:
             self._hard_states.sync_now()
         for replica in led:
             replica.step_on()
+
+    def take_over(self, replicas: Sequence[Replica]) -> None:
+        """Lead groups of a pair whose other half is gone: no time for an election, only one sync for all."""
+        for replica in replicas:
+            replica.raft.take_over()
+            replica.step_on()
+        self._hard_states.sync_now()
+        for replica in replicas:
+            replica.step_on()
+            self._awake[replica] = None
+
+    def change_members_now(self, changes: Sequence[tuple[Replica, Members]]) -> None:
+        """Write configurations that nobody has to agree to; the disk is waited for once."""
+        for replica, members in changes:
+            self._unsaved.pop(replica, None)
+            self._hard_states.put(replica.group, replica.raft.hard_state_with(members), lambda: None)
+        self._hard_states.sync_now()
+        for replica, members in changes:
+            replica.write_members(members)
+            self.touch(replica)
 
     async def remove(self, group: GroupId, error: HoldfastError) -> None:
         """Take no part in a group any more: its topic was deleted."""
@@ -200,10 +238,21 @@ class Groups:
         """What another node says to groups of this one; groups that are not here (yet) do not answer."""
         for group, message in messages:
             replica = self.replicas.get(GroupId(group))
-            if replica is not None and not self._has_failed:
+            if replica is not None and self._seat is not None and self._is_replaced(replica, message):
+                self.on_replaced()
+            elif replica is not None and not self._has_failed:
                 with self._guarded(replica):
                     replica.raft.step(sender, message)
                 self.touch(replica)
+        if self._seat is not None:
+            # A partner that came back in a later term, without leading, is outbid.
+            self.elect_without_others()
+
+    def _is_replaced(self, replica: Replica, message: Message) -> bool:
+        """Of a pair: this node went on alone, and its partner leads in a later term. It must not simply follow."""
+        raft = replica.raft
+        from_leader = isinstance(message, Append | Heartbeat | Install)
+        return from_leader and message.term > raft.term and raft.members.voters == {raft.replica}
 
     def is_heard(self, node: str) -> bool:
         """Whether a node said something lately."""

@@ -40,6 +40,9 @@ class LinkEvents(Protocol):
     def on_heard(self, node: str) -> None:
         """Bytes came from this node."""
 
+    def on_nobody_there(self, node: str) -> None:
+        """A try to connect was refused: no process listens there."""
+
     def refusal(self, hello: Hello) -> str | None:
         """Why this peer is not wanted, for both sides' logs; `None` if it is."""
 

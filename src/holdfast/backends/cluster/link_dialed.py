@@ -284,6 +284,8 @@ class Link:
             number = getattr(error, "errno", None) or 0
             # Names that cannot be looked up have numbers of their own, below zero.
             self._unreachable(os.strerror(number) if number > 0 else str(error))
+            if isinstance(error, ConnectionRefusedError):
+                self._context.events.on_nobody_there(self.node)
         else:
             self._hurry.clear()
             if connection.hello is None and not connection.is_refused:

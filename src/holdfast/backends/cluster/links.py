@@ -125,6 +125,12 @@ class PeerLinks:
         except TimeoutError:
             raise Unavailable(f"{node} did not answer within {timeout_s:g} s") from None
 
+    def drop(self, node: str, reason: str) -> None:
+        """Connect anew, so that both sides say again who they are."""
+        link = self._links.get(node)
+        if link is not None:
+            link.drop(reason)
+
     def is_up(self, node: str) -> bool:
         link = self._links.get(node)
         return link is not None and link.up is not None

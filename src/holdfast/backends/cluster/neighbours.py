@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,10 +17,14 @@ import uuid_utils
 from holdfast.backends.cluster import commands, formation
 from holdfast.backends.cluster.commands import Command, Decision
 from holdfast.backends.cluster.formation import Formation
-from holdfast.backends.cluster.links import PeerLinks
+from holdfast.backends.cluster.links import LinkTiming, PeerLinks
+from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica_names import node_of, replica_id
 from holdfast.backends.cluster.requests import Method
+from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.messages import Message
+from holdfast.consensus.partner import PairSettings, Standing
 from holdfast.model.errors import BadValue, ConfigError, DataDirectoryError, NotLeader, Unavailable
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire.peer import Hello
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.cluster")
 
 _FORMATION: Final = "formation"
+_STANDING: Final = "pair"
+# Of two, the one that is left must know at once that the other is gone, and come together again soon.
+PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
 
@@ -38,7 +45,14 @@ _WAITING_LOG_S: Final = 5.0
 class Neighbours:
     """Who they are comes from the settings; whether they are there, from the links."""
 
-    def __init__(self, directory: DataDirectory, *, listen: tuple[str, int] | None, peers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        *,
+        listen: tuple[str, int] | None,
+        peers: Mapping[str, str],
+        pair: PairSettings | None = None,
+    ) -> None:
         self.node = directory.identity.node
         self.addresses: dict[str, str] = {}
         self.up_since_s: dict[str, float] = {}
@@ -47,11 +61,20 @@ class Neighbours:
         self._peers = {node: address for node, address in peers.items() if node != self.node}
         if self._peers and listen is None:
             raise ConfigError("a node with peers needs an address of its own for them; give it with --peer HOST:PORT")
+        if pair is not None and len(self._peers) != 1:
+            raise ConfigError("a pair has two nodes: name this one and its partner in peers, and nobody else")
+        self._pair = pair
+        self.pairing: Pairing | None = None
+        # Of a pair: told that the partner has taken over, and this node has to begin anew.
+        self.on_replaced: Callable[[], None] = lambda: None
+        self._partner_hello: Hello | None = None
+        self._refused_us: set[str] = set()
         self._boot = str(uuid_utils.uuid7())
         self._formation: Formation | None = None
         self._links: PeerLinks | None = None
         self._serving: Serving | None = None
         self._loop = asyncio.get_running_loop()
+        self._began_s = self._loop.time()
         self._changed = asyncio.Event()
 
     @property
@@ -75,8 +98,13 @@ class Neighbours:
     # --- life -------------------------------------------------------------------------------------
 
     def check_history(self, *, has_topics: bool) -> None:
-        """A broker that stood alone cannot be told to have peers: they do not have what it has. Raises."""
+        """A broker that stood alone cannot be told to have peers: they do not have what it has. Raises.
+
+        One of a pair can: its partner is let in, and gets everything from it.
+        """
         found = formation.load(self._directory.path)
+        if self._pair is not None and found is not None:
+            return
         is_alone = found is not None and set(found.founders) == {self.node}
         if self._peers and (is_alone or (found is None and has_topics)):
             raise DataDirectoryError(
@@ -90,7 +118,7 @@ class Neighbours:
             return
         assert self._listen is not None
         self._formation = formation.load(self._directory.path)
-        self._links = PeerLinks(self._hello, self)
+        self._links = PeerLinks(self._hello, self, PAIR_TIMING if self._pair is not None else None)
         try:
             host, port = await self._links.start(*self._listen)
         except OSError as error:
@@ -124,10 +152,12 @@ class Neighbours:
             if self._loop.time() - said_at > _WAITING_LOG_S:
                 said_at = self._loop.time()
                 missing = [node for node in self._peers if not self.is_up(node)]
-                log.warning("waiting_for_peers", missing=missing, hint="a new cluster begins when all nodes are there")
+                all_nodes = "a new cluster begins when all nodes are there"
+                hint = all_nodes if self._pair is None else "a backup begins with what its primary has"
+                log.warning("waiting_for_peers", missing=missing, hint=hint)
             self._changed.clear()
             try:
-                async with asyncio.timeout(_WAITING_LOG_S):
+                async with asyncio.timeout(_WAITING_LOG_S if self._pair is None else self._pair.heartbeat_s):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -146,10 +176,21 @@ class Neighbours:
             if _FORMATION in hello.facts:
                 return formation.decode(hello.facts[_FORMATION].encode())
             founders[node] = hello.life
+        if self._pair is not None:
+            return self._formed_pair(is_partner_there=len(founders) > 1)
         return formation.founded_by(founders) if len(founders) == len(self._peers) + 1 else None
+
+    def _formed_pair(self, *, is_partner_there: bool) -> Formation | None:
+        """The primary begins alone, but not while a partner that has served before may be about to answer."""
+        assert self._pair is not None
+        is_absent = self._refused_us or self._loop.time() - self._began_s > self._pair.patience_s
+        founds = self._pair.founds and (is_partner_there or is_absent)
+        return formation.founded_by({self.node: self._directory.life}) if founds else None
 
     def _hello(self) -> Hello:
         facts = {} if self._formation is None else {_FORMATION: self._formation.encode().decode()}
+        if self.pairing is not None:
+            facts[_STANDING] = self.pairing.standing.encode()
         return Hello(
             cluster=self.cluster,
             node=self.node,
@@ -177,6 +218,20 @@ class Neighbours:
             return self._directory.life
         hello = self._links.hello_of(node) if self._links is not None else None
         return hello.life if hello is not None else None
+
+    @property
+    def partner_hello(self) -> Hello | None:
+        """Of a pair: what the other one last said of itself, be it in a hello that was refused."""
+        return self._partner_hello
+
+    def partner_to_let_in(self, members: Members) -> ReplicaId | None:
+        """Of a pair: the other one, if it is there and belongs to nothing yet, or no more."""
+        if self.pairing is None or not self.is_up(self.pairing.partner):
+            return None
+        partner = self.pairing.partner
+        life = self.life_of(partner)
+        is_member = any(node_of(member) == partner for member in members.everybody)
+        return None if life is None or is_member else replica_id(partner, life)
 
     def seconds_up(self, node: str) -> float:
         """How long it has been there without a break."""
@@ -217,12 +272,16 @@ class Neighbours:
         self.up_since_s[hello.node] = self._loop.time()
         self._changed.set()
         log.info("node_up", node=hello.node)
+        if self.pairing is not None:
+            self.pairing.on_up()
         if self._serving is not None:
             self._serving.groups.on_up(hello.node)
 
     def on_down(self, node: str) -> None:
         self.up_since_s.pop(node, None)
         log.warning("node_down", node=node)
+        if self.pairing is not None:
+            self.pairing.on_down()
         if self._serving is not None:
             self._serving.groups.on_down(node)
 
@@ -230,7 +289,19 @@ class Neighbours:
         if self._serving is not None:
             self._serving.groups.on_dropped(node)
 
+    def on_nobody_there(self, node: str) -> None:
+        self._refused_us.add(node)
+        self._changed.set()
+        if self.pairing is not None:
+            self.pairing.on_refused()
+
+    def drop_link(self, node: str) -> None:
+        if self._links is not None:
+            self._links.drop(node, "it was silent for too long")
+
     def on_heard(self, node: str) -> None:
+        if self.pairing is not None:
+            self.pairing.on_heard()
         if self._serving is not None:
             self._serving.groups.on_heard(node)
 
@@ -242,4 +313,20 @@ class Neighbours:
                 formation.decode(hello.facts[_FORMATION].encode())
             except msgspec.MsgspecError as error:
                 return f"{hello.node} does not say clearly which cluster it belongs to: {error}"
+        if self.pairing is not None and _STANDING in hello.facts:
+            return self._standing_refusal(hello, self.pairing.standing)
+        return None
+
+    def _standing_refusal(self, hello: Hello, own: Standing) -> str | None:
+        """Of two that both went on alone, one has to begin anew before they talk."""
+        self._partner_hello = hello
+        try:
+            other = Standing.decode(hello.facts[_STANDING])
+        except ValueError as error:
+            return str(error)
+        if own.yields_to(other):
+            self.on_replaced()
+            return f"{hello.node} took over in epoch {other.term}; {self.node} begins anew as its backup"
+        if other.yields_to(own):
+            return f"{self.node} took over in epoch {own.term}; {hello.node} has to begin anew"
         return None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
 import structlog
 
 from holdfast.backends.cluster import commands, snapshots
@@ -112,9 +113,11 @@ class Opening:
         self._join(control_log, loaded, is_damaged=bool(recovery.holes))
         logs: dict[TopicName, list[PartitionLog]] = {}
         leaving = _deletions(control_log, loaded.applied)
-        for topic in loaded.topics.values():
-            if not self._has_files(topic, leaving):
+        for known in list(loaded.topics.values()):
+            topic = self._with_files(known, leaving)
+            if topic is None:
                 continue
+            loaded.topics[topic.name] = topic
             logs[topic.name] = self._open_logs(topic, hard_states)
             for partition_log in logs[topic.name]:
                 undo.callback(partition_log.close)
@@ -156,17 +159,20 @@ class Opening:
             loaded.applied = LogIndex(control_log.first_index - 1)
             loaded.is_incomplete = True
 
-    def _has_files(self, topic: Topic, leaving: set[str]) -> bool:
-        """Whether there is something to open; not if the topic was deleted, as the control log is about to say."""
+    def _with_files(self, topic: Topic, leaving: set[str]) -> Topic | None:
+        """A topic that has something to open; none if it was deleted, as the control log is about to say."""
         token = self._files.token_of(topic.name)
         if token == topic.token:
-            return True
+            return topic
         if topic.token in leaving:
-            return False
+            return None
         if token is not None or not self._files.has_directory(topic.name):
             self._lose(f"the directory of {topic.name} is {'that of another topic' if token else 'missing'}")
+        if token is not None and not self._has_peers:
+            # There is nobody to ask which of the two is right. Messages are not thrown away on a suspicion.
+            return msgspec.structs.replace(topic, token=token)
         self._files.make(topic)
-        return True
+        return topic
 
     def _open_logs(self, topic: Topic, hard_states: HardStates) -> list[PartitionLog]:
         for number in range(topic.config.partitions):

@@ -232,6 +232,8 @@ class Replica:
         if self.reign != self._told_reign:
             self._told_reign = self.reign
             self.on_reign(self)
+            # Some read only where this node leads.
+            self.audience.notify()
 
     def _notice_reign(self) -> None:
         """Begin or end a reign of this node."""

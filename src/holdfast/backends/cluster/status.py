@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.requests import Method
+from holdfast.broker.delivery_marks import DELIVERED
 from holdfast.consensus.progress import Progress
-from holdfast.model.cluster import ClusterDescription, FollowerDescription, GroupDescription, NodeDescription
-from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import Offset, TopicName
+from holdfast.model.cluster import (
+    ClusterDescription,
+    FollowerDescription,
+    GroupDescription,
+    NodeDescription,
+    PairDescription,
+)
+from holdfast.model.errors import HoldfastError, NoQuorum
+from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import PartitionDescription
 
 if TYPE_CHECKING:
@@ -165,7 +173,57 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         has_quorum=control.raft.hears_leader,
         missing=missing,
         nodes=nodes,
+        pair=of_pair(backend),
     )
+
+
+def no_quorum(backend: ClusterBackend, replica: Replica) -> NoQuorum:
+    """Why a group cannot decide anything, with who is missing."""
+    voters = replica.raft.members.voters
+    nodes = {node_of(voter) for voter in voters} - {backend.node_id}
+    missing = sorted(node for node in nodes if not (backend.neighbours.is_up(node) and backend.groups.is_heard(node)))
+    who = f"{', '.join(missing)} cannot be reached" if missing else "no leader is elected yet"
+    what = "the cluster" if replica.group == CONTROL else replica.name
+    return NoQuorum(f"{what} has no majority of its {len(voters)} nodes now: {who}")
+
+
+def of_pair(backend: ClusterBackend) -> PairDescription | None:
+    """How one of a pair stands; `None` for any other node."""
+    pairing = backend.pairing
+    if pairing is None:
+        return None
+    control = backend.control.replica
+    standing = pairing.standing
+    leading = control.raft.leading
+    role = "primary" if leading is not None else "backup" if control.raft.is_voter else "joining"
+    return PairDescription(
+        role=role,
+        epoch=standing.term,
+        is_alone=leading is not None and any(map(_is_without_backup, backend.groups.replicas.values())),
+        partner=pairing.partner,
+        partner_is_up=backend.neighbours.is_up(pairing.partner) and not pairing.is_away,
+        replicas_held=sum(_undelivered(backend, partition) for partition in backend.topics_here.replicas),
+        lag=None if leading is None else sum(_backup_lag(replica) for replica in backend.groups.replicas.values()),
+        failovers=pairing.failovers,
+        last_gap_ms=None if not pairing.failovers else int(pairing.last_gap_s * 1000),
+    )
+
+
+def _is_without_backup(replica: Replica) -> bool:
+    return replica.raft.members.voters == {replica.raft.replica}
+
+
+def _undelivered(backend: ClusterBackend, partition: PartitionId) -> int:
+    noted = backend.cursor(partition.topic, DELIVERED) or {}
+    delivered = noted.get(partition.number, backend.start_offset(partition))
+    return max(0, backend.end_offset(partition) - delivered)
+
+
+def _backup_lag(replica: Replica) -> int:
+    leading = replica.raft.leading
+    if leading is None or not leading.progress:
+        return 0
+    return replica.raft.shape.last_index - max(0, min(progress.match for progress in leading.progress.values()))
 
 
 async def _report(backend: ClusterBackend, node: str) -> NodeReport | None:

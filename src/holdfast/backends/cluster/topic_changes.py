@@ -11,7 +11,6 @@ import uuid_utils
 
 from holdfast.backends.cluster.commands import Command, CreateTopic, DeleteTopic
 from holdfast.backends.cluster.topics import Topics
-from holdfast.consensus.members import Members
 from holdfast.model.errors import DiskFull, HoldfastError, TooManyTopics, TopicExists, TopicNotFound
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
@@ -27,7 +26,6 @@ class TopicChanges:
         directory: DataDirectory,
         topics: Topics,
         *,
-        members: Callable[[], Members],
         propose: Callable[[Command], asyncio.Future[None]],
         now_ms: Callable[[], TimestampMs],
         default_retention: TopicConfig,
@@ -35,7 +33,6 @@ class TopicChanges:
     ) -> None:
         self._directory = directory
         self._topics = topics
-        self._members = members
         self._propose = propose
         self._now_ms = now_ms
         self._default_retention = default_retention
@@ -74,9 +71,8 @@ class TopicChanges:
         return Topic(name=name, config=config, created_ms=self._now_ms(), token=str(uuid_utils.uuid7()))
 
     def creation(self, topic: Topic) -> CreateTopic:
-        """The command that makes a topic, with today's nodes as its first replicas."""
-        voters = tuple(sorted(self._members().voters))
-        return CreateTopic(topic.name, topic.config, topic.created_ms, voters, topic.token)
+        """The command that makes a topic."""
+        return CreateTopic(topic.name, topic.config, topic.created_ms, topic.token)
 
     async def delete(self, name: TopicName) -> None:
         """Raises `TopicNotFound`."""

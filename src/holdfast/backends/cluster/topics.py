@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import structlog
 
@@ -40,6 +40,8 @@ class Topics:
         self.replicas: dict[PartitionId, Replica] = {}
         self.watchers: list[Callable[[Topic], None]] = []
         self.reign_watchers: list[Callable[[PartitionId], None]] = []
+        # Of a pair: the node that should lead everything.
+        self.favours: Callable[[], str | None] = lambda: None
         # The node that somebody wants to lead a partition.
         self.preferred: dict[PartitionId, str] = {}
         # Topics that are deleted further on in the control log, which is being applied again after a crash.
@@ -89,7 +91,7 @@ class Topics:
 
     # --- the control log's commands -----------------------------------------------------------------
 
-    async def create(self, command: CreateTopic, number: int) -> Topic:
+    async def create(self, command: CreateTopic, number: int, voters: Iterable[ReplicaId]) -> Topic:
         """Raises `TopicExists` for another one of that name."""
         known = self.known.get(command.name)
         if known is not None:
@@ -102,7 +104,7 @@ class Topics:
             created_ms=command.created_ms,
             id=number,
             token=command.token,
-            voters=command.voters,
+            voters=tuple(sorted(voters)),
         )
         await self.open(topic, is_new=True)
         log.info("topic_created", topic=topic.name, partitions=topic.config.partitions)
@@ -212,7 +214,7 @@ class Topics:
         """The order in which replicas are wanted as leaders: another one is first for each next partition."""
         ordered = sorted(voters)
         first = (topic.id // COMMANDS_MAX + topic.id % COMMANDS_MAX + number) % len(ordered)
-        wanted = self.preferred.get(PartitionId(topic.name, number))
+        wanted = self.favours() or self.preferred.get(PartitionId(topic.name, number))
         return sorted(ordered[first:] + ordered[:first], key=lambda voter: node_of(voter) != wanted)
 
     def found(self, partition: PartitionId) -> Replica:

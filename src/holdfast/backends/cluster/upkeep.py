@@ -32,6 +32,8 @@ from holdfast.model.limits import MIB
 log = structlog.get_logger("holdfast.cluster")
 
 _PERIOD_S: Final = 1.0
+# Of two, one that is not let in yet cannot take over.
+_PAIR_PERIOD_S: Final = 0.1
 # A node that has just come back may be about to go again.
 _STEADY_S: Final = 3.0
 # So many groups are handed over in one period: each costs an election.
@@ -73,7 +75,7 @@ class Upkeep:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_PERIOD_S)
+            await asyncio.sleep(_PERIOD_S if self._neighbours.pairing is None else _PAIR_PERIOD_S)
             if self._is_leaving:
                 return
             try:
@@ -118,6 +120,9 @@ class Upkeep:
             is_there = any(node_of(member) == node_of(voter) for member in members.everybody)
             if not is_there and self._neighbours.life_of(node_of(voter)) == life_of(voter):
                 return Members(members.voters, members.learners | {voter})
+        partner = self._neighbours.partner_to_let_in(members)
+        if partner is not None and replica is self._control.replica:
+            return Members(members.voters, members.learners | {partner})
         for learner in sorted(members.learners):
             progress = leading.progress.get(learner)
             others = {node_of(voter) for voter in members.voters}

@@ -9,10 +9,11 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import Json, examples
-from holdfast.cli.quantities import rate_per_s
+from holdfast.cli.quantities import duration_s, rate_per_s
 
 if TYPE_CHECKING:
     from holdfast.cli.demo.cluster_score import ClusterScore
+    from holdfast.cli.demo.failover_score import FailoverScore
     from holdfast.cli.demo.play import Score
 
 app = typer.Typer(help="See what Holdfast is for.", no_args_is_help=True)
@@ -146,6 +147,81 @@ def _conclude_cluster(score: ClusterScore, out: Path, *, as_json: bool) -> None:
         console = output.console()
         console.print(cluster_view.table(score))
         console.print(cluster_view.summary(score))
+        console.print(f"picture: {picture}")
+    if not score.is_flawless:
+        raise typer.Exit(EXIT_LOST)
+
+
+@app.command(
+    "failover",
+    epilog=examples(
+        "holdfast demo failover",
+        "holdfast demo failover --kill-after 5s --then 5s --rate 100 --out pictures",
+        "holdfast demo failover --json",
+    ),
+)
+def failover(
+    kill_after: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="When the primary is killed.")
+    ] = "30s",  # type: ignore[assignment]
+    then: Annotated[
+        float, typer.Option(parser=duration_s, metavar="DURATION", help="How long to go on after that.")
+    ] = "10s",  # type: ignore[assignment]
+    rate: Annotated[float, typer.Option(parser=rate_per_s, metavar="NUMBER", help="Messages a second.")] = "10",  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
+    ] = Path("holdfast-demo"),
+    as_json: Json = False,
+) -> None:
+    """Publish 1, 2, 3, … to a pair of its own, kill the primary, and count what the subscriber of both brokers gets.
+
+    Uses a temporary directory and free ports. Draws every message when it arrived, coloured by its broker.
+
+    Exit code 1: something that was acknowledged was lost, duplicated or out of order.
+    """
+    import asyncio
+
+    from holdfast.cli.demo.failover_play import Plan, perform
+    from holdfast.cli.demo.failover_score import FailoverScore
+    from holdfast.cli.demo.failover_view import drawn
+    from holdfast.cli.demo.pair_process import PairProcesses
+    from holdfast.cli.demo.view import View
+    from holdfast.testing.temporary import TemporaryDirectory
+
+    out.mkdir(parents=True, exist_ok=True)
+    score = FailoverScore()
+    view = View(lambda passed_s: drawn(score, passed_s), quiet=as_json)
+    directory = TemporaryDirectory("holdfast-demo-")
+    try:
+        with view.shown():
+            pair = PairProcesses(directory.path)
+            try:
+                view.tell(f"starting a pair: {' and '.join(pair.addresses.values())}")
+                pair.start()
+                view.tell(f"both are up (processes {pair.pid('primary')} and {pair.pid('backup')})")
+                asyncio.run(perform(pair, Plan(rate, kill_after, then), score, view.tell))
+            finally:
+                pair.stop()
+    finally:
+        directory.remove()
+    _conclude_failover(score, out, as_json=as_json)
+
+
+def _conclude_failover(score: FailoverScore, out: Path, *, as_json: bool) -> None:
+    import msgspec
+
+    from holdfast.cli.demo import failover_timeline, failover_view
+
+    picture = out / "demo-failover.svg"
+    picture.write_text(failover_timeline.drawn(score), "utf-8")
+    verdict = {**score.verdict(), "picture": str(picture)}
+    (out / "demo-failover.json").write_bytes(msgspec.json.encode(verdict) + b"\n")
+    if as_json:
+        output.print_json(verdict)
+    else:
+        console = output.console()
+        console.print(failover_view.table(score))
+        console.print(failover_view.summary(score))
         console.print(f"picture: {picture}")
     if not score.is_flawless:
         raise typer.Exit(EXIT_LOST)

@@ -196,11 +196,13 @@ class TextConnection(asyncio.Protocol):
         elif item.name == b"HEARTBEAT":
             self._replies.say(b"HEARTBEAT_ACK\n")
         elif item.name == b"SUBSCRIBE":
-            self._subscribe(item.fields)
+            self._subscribe(item.fields, with_ids=False)
+        elif item.name == b"SUBSCRIBE_ID":
+            self._subscribe(item.fields, with_ids=True)
         else:
             self._unsubscribe(item.fields[0].decode("utf-8", "replace"))
 
-    def _subscribe(self, fields: list[bytes]) -> None:
+    def _subscribe(self, fields: list[bytes], *, with_ids: bool) -> None:
         topic = fields[0].decode("utf-8", "replace")
         try:
             names.topic_name(topic)
@@ -212,9 +214,11 @@ class TextConnection(asyncio.Protocol):
             self._refuse(error)
             return
         if not is_new:
+            # Going on in the other form, and not anew: nothing is missed between the two.
+            self._subscriptions[topic, cursor].with_ids = with_ids
             self._replies.say(self._dialect.subscribed)
             return
-        subscription = Subscription(self._broker, self, self._cache, topic, cursor)
+        subscription = Subscription(self._broker, self, self._cache, topic, cursor, with_ids=with_ids)
         self._subscriptions[topic, cursor] = subscription
         task = self._loop.create_task(self._open_subscription(subscription, self._replies.place(len(topic))))
         self._opening.add(task)

@@ -31,7 +31,7 @@ class TextFrontend:
         self._connections_max = connections_max
         self._half_line_timeout_s = half_line_timeout_s
         self._connections: set[TextConnection] = set()
-        self._cache = LineCache(dialect)
+        self._cache = LineCache(dialect, is_epoch_told=broker.backend.delivers_where_led)
         broker.on_topic(lambda topic: self._cache.forget(topic.name))
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None

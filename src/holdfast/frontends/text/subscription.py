@@ -14,12 +14,13 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.delivery_marks import DELIVERED
 from holdfast.broker.follower import Delivery, Follower
 from holdfast.model.errors import HoldfastError, Internal, TakenOver
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
 from holdfast.wire import record_batch
-from holdfast.wire.text import Dialect
+from holdfast.wire.text import Dialect, lines_with_ids
 
 # How often the cursor of a busy durable subscription is moved.
 _CONFIRM_INTERVAL_S = 0.02
@@ -40,20 +41,31 @@ class Outlet(Protocol):
 class LineCache:
     """Lines for the newest deliveries, so that a hundred subscribers at the tail cost one decoding."""
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, *, is_epoch_told: bool = False) -> None:
         self._dialect = dialect
-        self._lines: OrderedDict[tuple[str, TopicName, int, Offset, Offset], tuple[bytes, int]] = OrderedDict()
+        # Whether ids that are made here hold the epoch: see `record_batch.default_id`.
+        self._is_epoch_told = is_epoch_told
+        self._lines: OrderedDict[tuple[str, TopicName, int, Offset, Offset, bool], tuple[bytes, int]] = OrderedDict()
         self._bytes = 0
 
-    def lines(self, topic: str, source: TopicName, delivery: Delivery) -> tuple[bytes, int]:
+    def lines(self, topic: str, source: TopicName, delivery: Delivery, *, with_ids: bool = False) -> tuple[bytes, int]:
         """The lines of a delivery, and how many they are."""
-        key = (topic, source, delivery.partition, delivery.offset, delivery.next_offset)
+        key = (topic, source, delivery.partition, delivery.offset, delivery.next_offset, with_ids)
         cached = self._lines.get(key)
         if cached is not None:
             return cached
-        values = [value for batch in delivery.batches for value in record_batch.decode_values(batch)]
-        del values[: delivery.skip]
-        made = (self._dialect.lines(topic.encode(), values), len(values))
+        if with_ids:
+            messages = [
+                message
+                for batch in delivery.batches
+                for message in _ids_and_values(batch, delivery.partition, is_epoch_told=self._is_epoch_told)
+            ]
+            del messages[: delivery.skip]
+            made = (lines_with_ids(topic.encode(), messages), len(messages))
+        else:
+            values = [value for batch in delivery.batches for value in record_batch.decode_values(batch)]
+            del values[: delivery.skip]
+            made = (self._dialect.lines(topic.encode(), values), len(values))
         self._lines[key] = made
         self._bytes += len(made[0]) + _CACHE_ENTRY_BYTES
         while self._bytes > _CACHE_BYTES_MAX:
@@ -66,12 +78,33 @@ class LineCache:
             self._bytes -= len(self._lines.pop(key)[0]) + _CACHE_ENTRY_BYTES
 
 
+def _ids_and_values(batch: memoryview, partition: int, *, is_epoch_told: bool) -> list[tuple[str, bytes]]:
+    """What a subscriber with ids gets of a batch; without a publisher's id in it, no record is looked into."""
+    if record_batch.has_ids(batch):
+        messages = record_batch.decode(batch, partition, is_epoch_told=is_epoch_told)
+        return [(message.id, message.value) for message in messages]
+    head = record_batch.header(batch)
+    epoch = head.leader_epoch if is_epoch_told else None
+    values = enumerate(record_batch.decode_values(batch), head.base_offset)
+    return [(record_batch.default_id(partition, Offset(offset), epoch), value) for offset, value in values]
+
+
 class Subscription:
     """Runs as a task until it is stopped, its cursor is taken over, or its topic is deleted."""
 
-    def __init__(self, broker: Broker, outlet: Outlet, cache: LineCache, topic: str, cursor: CursorName | None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        outlet: Outlet,
+        cache: LineCache,
+        topic: str,
+        cursor: CursorName | None,
+        *,
+        with_ids: bool = False,
+    ) -> None:
         self.topic = topic
         self.cursor = cursor
+        self.with_ids = with_ids
         self._broker = broker
         self._outlet = outlet
         self._cache = cache
@@ -81,6 +114,8 @@ class Subscription:
         # What is published from now on: all of it where the topic is yet to be made.
         from_now_on = "earliest" if broker.backend.topic(self._source) is None else "latest"
         self._start: str | dict[int, Offset] = broker.end_positions(self._source) or from_now_on
+        # Whether others go on where it ends: it has no cursor of its own then.
+        self._is_marked = cursor is None and broker.backend.delivers_where_led
         self._unconfirmed: deque[tuple[int, int, Offset]] = deque()
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +136,9 @@ class Subscription:
             positions = await broker.positions(self._source, self._start)
         else:
             positions = self._start
-        return broker.follow(self._source, positions)
+        if self._is_marked:
+            broker.delivery_marks.joined(self._source, self, positions)
+        return broker.follow(self._source, positions, place=self.cursor or DELIVERED)
 
     def start(self, follower: Follower, on_end: Callable[[Subscription, HoldfastError], None]) -> None:
         if self._lost:  # while it was being opened
@@ -125,16 +162,18 @@ class Subscription:
             self._confirm_timer.cancel()
         if self.cursor is not None:
             self._broker.cursor_claims.release((self._source, self.cursor), self._on_lost)
+        if self._is_marked:
+            self._broker.delivery_marks.left(self._source, self)
         self._unconfirmed.clear()
 
     async def _run(self, follower: Follower, on_end: Callable[[Subscription, HoldfastError], None]) -> None:
         try:
             while True:
                 delivery = await follower.next(SUBSCRIBER_BUFFER_BYTES_MAX)
-                lines, count = self._cache.lines(self.topic, self._source, delivery)
+                lines, count = self._cache.lines(self.topic, self._source, delivery, with_ids=self.with_ids)
                 self._outlet.write(lines)
                 self._broker.stats.count_delivery(count, len(lines))
-                if self.cursor is not None:
+                if self.cursor is not None or self._is_marked:
                     self._unconfirmed.append((self._outlet.written_bytes(), delivery.partition, delivery.next_offset))
                     self._confirm_later()
                 await self._outlet.drained()
@@ -164,7 +203,9 @@ class Subscription:
         while self._unconfirmed and self._unconfirmed[0][0] <= taken:
             _, partition, next_offset = self._unconfirmed.popleft()
             positions[partition] = next_offset
-        if positions and self.cursor is not None:
+        if positions and self._is_marked:
+            self._broker.delivery_marks.taken(self._source, self, positions)
+        elif positions and self.cursor is not None:
             try:
                 stored = self._broker.ack_cursor(self.topic, self.cursor, positions)
             except HoldfastError:

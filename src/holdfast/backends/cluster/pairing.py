@@ -1,0 +1,141 @@
+"""Two nodes without a third: who of them serves when the other is gone.
+
+A pair is a cluster of two in which nobody is asked for a majority. While both are there, the one that leads
+acknowledges what both have. When its partner is gone, the one that is left goes on alone: a leader writes
+into every group that it is the only voter from here on, and a follower takes the lead first, in a term that only
+it can have. Whoever comes back is let in as a learner, and counts again when it has everything.
+
+*Gone* means: its connection broke and it refuses a new one, which is known within a moment; or nothing was heard of
+it for `misses` times `heartbeat_s`. Two nodes that cannot see each other both go on alone. When they meet again, the
+one in the later term stays (`Standing.yields_to`); the other gives what only it has to the first, and begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+import structlog
+
+from holdfast.backends.cluster.control import CONTROL
+from holdfast.backends.cluster.groups import Groups
+from holdfast.consensus.members import Members
+from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
+from holdfast.model.errors import LeaderChanged, Unavailable
+
+log = structlog.get_logger("holdfast.pair")
+
+# So often is looked whether the partner was heard.
+_LOOK_S: Final = 0.05
+
+
+class Surroundings(Protocol):
+    """What a pairing needs of the node it is on."""
+
+    node: str
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def drop_link(self, node: str) -> None: ...
+
+
+class Pairing:
+    """Watches the partner of a node, and has the groups of this one go on without it."""
+
+    def __init__(self, settings: PairSettings, groups: Groups, neighbours: Surroundings) -> None:
+        (self.partner,) = set(neighbours.names) - {neighbours.node}
+        self.settings = settings
+        # How often this node had to take the lead, and how long nobody led before it did.
+        self.failovers = 0
+        self.last_gap_s = 0.0
+        self._groups = groups
+        self._neighbours = neighbours
+        self._loop = asyncio.get_running_loop()
+        self._watch = PartnerWatch(settings, self._loop.time())
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_away(self) -> bool:
+        return self._watch.is_away
+
+    @property
+    def standing(self) -> Standing:
+        raft = self._groups.replicas[CONTROL].raft
+        return Standing(raft.term, raft.members.voters == {raft.replica})
+
+    def check_backup(self) -> None:
+        """Raises `Unavailable` where a backup is required, and there is none."""
+        if self.settings.requires_backup and self.standing.is_alone:
+            raise Unavailable(f"there is no backup, and one is required: {self.partner} is away or not ready yet")
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._look_on())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- hearing of it ----------------------------------------------------------------------------------
+
+    def on_up(self) -> None:
+        self._is_back(self._watch.linked(self._loop.time()))
+
+    def on_down(self) -> None:
+        self._watch.unlinked()
+
+    def on_heard(self) -> None:
+        self._is_back(self._watch.heard(self._loop.time()))
+
+    def _is_back(self, was_away: bool) -> None:
+        if was_away:
+            log.info("partner_is_back", partner=self.partner)
+
+    def on_refused(self) -> None:
+        if self._watch.refused():
+            self._is_gone("it refuses connections")
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = self._loop.time()
+            if self._watch.look(now):
+                self._is_gone(f"nothing was heard of it for {now - self._watch.heard_at_s:.1f} s")
+            elif self._watch.is_away:
+                self._go_on()
+
+    # --- going on without it ----------------------------------------------------------------------------
+
+    def _is_gone(self, why: str) -> None:
+        log.warning("partner_is_gone", partner=self.partner, why=why)
+        # When it comes back, both say anew how they stand.
+        self._neighbours.drop_link(self.partner)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take the lead where the partner had it, and be alone in every group."""
+        followed = [
+            replica
+            for replica in self._groups.replicas.values()
+            if replica.raft.leading is None and replica.raft.is_voter and replica.raft.may_campaign
+        ]
+        if followed:
+            self._groups.take_over(followed)
+        together = [
+            replica
+            for replica in self._groups.replicas.values()
+            if replica.raft.leading is not None and replica.raft.members.everybody != {replica.raft.replica}
+        ]
+        if not together:
+            return
+        self._groups.change_members_now([(replica, Members(frozenset({replica.raft.replica}))) for replica in together])
+        for replica in together:
+            if self.settings.requires_backup:
+                replica.audience.refuse_appends(LeaderChanged("the backup was lost before it was known to have this"))
+            if replica.group != CONTROL:
+                continue
+            if replica in followed:
+                self.failovers += 1
+                self.last_gap_s = self._loop.time() - self._watch.heard_at_s
+            log.warning("alone", partner=self.partner, epoch=replica.raft.term, took_over=replica in followed)

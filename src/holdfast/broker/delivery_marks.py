@@ -1,0 +1,68 @@
+"""How far the live subscribers of a topic have come, where only the node that leads delivers to them.
+
+A subscriber of a pair is connected to both brokers and has no name. The broker that leads delivers, and notes
+under a cursor of its own how far everybody has come; the one that takes the lead goes on from there. What was
+delivered a moment before and not noted yet is delivered again: subscribers that ask for ids can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Mapping
+
+from holdfast.broker.backend import Backend
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+
+# No reader can have this name: see `names.cursor_name`.
+DELIVERED = CursorName("~delivered")
+# A topic without live subscribers is noted as delivered so often.
+_IDLE_S = 0.5
+
+
+class DeliveryMarks:
+    """The marks of all topics on this node."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._subscribers: dict[TopicName, dict[Hashable, dict[int, Offset]]] = {}
+
+    def joined(self, topic: TopicName, subscriber: Hashable, positions: Mapping[int, Offset]) -> None:
+        self._subscribers.setdefault(topic, {})[subscriber] = dict(positions)
+
+    def left(self, topic: TopicName, subscriber: Hashable) -> None:
+        subscribers = self._subscribers.get(topic, {})
+        subscribers.pop(subscriber, None)
+        if not subscribers:
+            self._subscribers.pop(topic, None)
+
+    def taken(self, topic: TopicName, subscriber: Hashable, positions: Mapping[int, Offset]) -> None:
+        """A subscriber has everything below these offsets."""
+        subscribers = self._subscribers.get(topic, {})
+        if subscriber not in subscribers:
+            return
+        subscribers[subscriber].update(positions)
+        reached = {number: min(each.get(number, Offset(0)) for each in subscribers.values()) for number in positions}
+        self._note(topic, reached)
+
+    async def run(self) -> None:
+        """What nobody waits for counts as delivered, so that a new leader does not begin with what is long gone."""
+        while True:
+            await asyncio.sleep(_IDLE_S)
+            for topic in self._backend.topics():
+                if topic.name not in self._subscribers:
+                    partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
+                    led = [partition for partition in partitions if self._backend.reign(partition) is not None]
+                    self._note(topic.name, {each.number: self._backend.end_offset(each) for each in led})
+
+    def _note(self, topic: TopicName, reached: Mapping[int, Offset]) -> None:
+        noted = self._backend.cursor(topic, DELIVERED) or {}
+        news = {number: offset for number, offset in reached.items() if offset > noted.get(number, Offset(0))}
+        if news:
+            self._backend.set_cursor(topic, DELIVERED, news, only_forward=True).add_done_callback(_ignored)
+
+
+def _ignored(noted: asyncio.Future[None]) -> None:
+    """A mark that could not be noted means a second delivery, no loss; the next one may be."""
+    if not noted.cancelled() and (error := noted.exception()) is not None and not isinstance(error, HoldfastError):
+        raise error

@@ -1,0 +1,151 @@
+"""A pair of real brokers, and a cable between them that can be cut without either of them being told."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.broker_process import BrokerProcess, free_port, wait_until
+
+HEARTBEAT_MS = 150
+MISSES = 3
+
+
+class Cable:
+    """Carries bytes to one address. While it is cut, nothing arrives and nobody hears that it does not."""
+
+    def __init__(self, port: int) -> None:
+        self.port = free_port()
+        self._target = ("127.0.0.1", port)
+        self._is_whole = threading.Event()
+        self._is_whole.set()
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        self._sockets: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        self._is_whole.clear()
+
+    def mend(self) -> None:
+        """Connections of before are lost, as they are when both ends have given them up."""
+        self._is_whole.set()
+        for each in list(self._sockets):
+            self._end(each)
+
+    def close(self) -> None:
+        self._server.close()
+        self.mend()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                came, _ = self._server.accept()
+            except OSError:
+                return
+            if not self._is_whole.is_set():
+                self._sockets.add(came)  # it hangs, as packets that nobody answers do
+                continue
+            try:
+                out = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                # Nobody listens there: the one who calls must hear that, as it would without a cable.
+                came.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                came.close()
+                continue
+            out.settimeout(None)
+            self._sockets |= {came, out}
+            for source, target in ((came, out), (out, came)):
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._is_whole.wait()
+                target.sendall(data)
+        self._end(source)
+        self._end(target)
+
+    def _end(self, each: socket.socket) -> None:
+        self._sockets.discard(each)
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
+
+
+class Pair:
+    """`a`, which begins as the primary, and `b`."""
+
+    def __init__(self, root: Path, *flags: str) -> None:
+        self.peer_ports = {"a": free_port(), "b": free_port()}
+        self.cables = {node: Cable(port) for node, port in self.peer_ports.items()}
+        self.brokers = {
+            node: BrokerProcess(
+                root / node,
+                *("--node", node, "--pair", role, "--peer", f"127.0.0.1:{self.peer_ports[node]}"),
+                *("--peers", self._peers(node)),
+                *("--heartbeat-ms", str(HEARTBEAT_MS), "--misses", str(MISSES), *flags),
+                text_port=free_port(),
+                http_port=free_port(),
+                files=root,
+            )
+            for node, role in (("a", "primary"), ("b", "backup"))
+        }
+
+    def _peers(self, node: str) -> str:
+        other = "b" if node == "a" else "a"
+        return f"{node}=127.0.0.1:{self.peer_ports[node]},{other}=127.0.0.1:{self.cables[other].port}"
+
+    def __getitem__(self, node: str) -> BrokerProcess:
+        return self.brokers[node]
+
+    def cut(self) -> None:
+        for cable in self.cables.values():
+            cable.cut()
+
+    def mend(self) -> None:
+        for cable in self.cables.values():
+            cable.mend()
+
+    def status(self, node: str) -> dict[str, Any]:
+        """How a broker says that it stands."""
+        try:
+            found: dict[str, Any] = self[node].json("GET", "/v1/cluster")["pair"]
+        except (OSError, http.client.HTTPException):
+            # One that was replaced stops serving for a moment.
+            return {"role": "away", "is_alone": False, "lag": None}
+        return found
+
+    def wait_until_together(self) -> None:
+        def are_together() -> bool:
+            stands = [self.status(node) for node in self.brokers]
+            return sorted(each["role"] for each in stands) == ["backup", "primary"] and not any(
+                each["is_alone"] or each["lag"] for each in stands
+            )
+
+        wait_until(are_together, "one is the primary and the other has everything")
+
+    def wait_until_alone(self, node: str) -> None:
+        wait_until(lambda: bool(self.status(node)["is_alone"]), f"{node} goes on alone")
+
+    def values(self, node: str, topic: str) -> list[bytes]:
+        return self[node].stored_values(topic)
+
+
+@contextlib.contextmanager
+def running(root: Path, *flags: str) -> Iterator[Pair]:
+    pair = Pair(root, *flags)
+    try:
+        pair["a"].start()
+        pair["b"].start()
+        pair.wait_until_together()
+        yield pair
+    finally:
+        for broker in pair.brokers.values():
+            broker.__exit__()
+        for cable in pair.cables.values():
+            cable.close()

@@ -1,0 +1,144 @@
+"""Either of two brokers carries on when the other is killed, paused or cut off, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.pair.pairs import HEARTBEAT_MS, MISSES, Pair, running
+from tests.support.broker_process import wait_until
+from tests.support.text_client import PUBACK, SUBACK, TextClient
+
+
+def publish(pair: Pair, node: str, *values: bytes) -> None:
+    """Publish with ids, and wait until all are acknowledged."""
+    with pair[node].connect() as client:
+        client.say(*(b"PUBLISH_ID|%s|t|%s" % (value, value) for value in values))
+        for _ in values:
+            client.expect(PUBACK)
+
+
+def subscribed(pair: Pair, node: str) -> TextClient:
+    client = pair[node].connect()
+    client.say(b"SUBSCRIBE|t")
+    client.expect(SUBACK)
+    return client
+
+
+def test_backup_has_what_was_acknowledged_and_takes_over_at_once(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", b"1", b"2")
+        with subscribed(pair, "b") as subscriber:
+            publish(pair, "a", b"3")
+            assert pair.status("b")["role"] == "backup"
+            killed_at = time.monotonic()
+            pair["a"].kill()
+            publish(pair, "b", b"4")
+            while subscriber.line() != b"MESSAGE|t|4":
+                assert time.monotonic() - killed_at < 10
+        assert pair.values("b", "t") == [b"1", b"2", b"3", b"4"]
+        status = pair.status("b")
+        assert (status["role"], status["is_alone"], status["failovers"]) == ("primary", True, 1)
+
+
+def test_broker_that_was_replaced_comes_back_as_the_backup_and_takes_over_in_turn(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", b"1")
+        expected = [b"1"]
+        for turn in range(4):
+            primary, other = ("a", "b") if turn % 2 == 0 else ("b", "a")
+            assert pair.status(primary)["role"] == "primary"
+            pair[primary].kill()
+            publish(pair, other, b"turn %d" % turn)
+            expected.append(b"turn %d" % turn)
+            pair[primary].restart()
+            pair.wait_until_together()
+            assert pair.status(other)["role"] == "primary"
+            assert pair.values(primary, "t") == pair.values(other, "t") == expected
+
+
+def test_primary_goes_on_alone_and_its_backup_catches_up(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        pair["b"].kill()
+        pair.wait_until_alone("a")
+        publish(pair, "a", b"alone")
+        pair["b"].restart()
+        pair.wait_until_together()
+        pair["a"].kill()
+        pair.wait_until_alone("b")
+        assert pair.values("b", "t") == [b"alone"]
+
+
+def test_primary_refuses_without_the_backup_it_requires(tmp_path: Path) -> None:
+    with running(tmp_path, "--require-backup") as pair:
+        publish(pair, "a", b"1")
+        pair["b"].kill()
+        pair.wait_until_alone("a")
+        with pair["a"].connect() as client:
+            client.say(b"PUBLISH|t|2")
+            answer = client.line()
+        assert answer.startswith(b"ERROR|unavailable|") and b"backup" in answer
+        pair["b"].restart()
+        pair.wait_until_together()
+        publish(pair, "a", b"3")
+        assert pair.values("a", "t") == [b"1", b"3"]
+
+
+def test_primary_that_stood_still_finds_that_it_was_replaced(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", b"1")
+        os.kill(pair["a"].pid, signal.SIGSTOP)
+        try:
+            stopped_at = time.monotonic()
+            pair.wait_until_alone("b")
+            assert time.monotonic() - stopped_at > HEARTBEAT_MS * MISSES / 1000 - 0.2, "it did not wait for its misses"
+            publish(pair, "b", b"2")
+        finally:
+            os.kill(pair["a"].pid, signal.SIGCONT)
+        pair.wait_until_together()
+        assert pair.status("b")["role"] == "primary"
+        publish(pair, "a", b"3")
+        assert pair.values("a", "t") == pair.values("b", "t") == [b"1", b"2", b"3"]
+
+
+def test_what_both_sides_of_a_split_acknowledged_is_there_afterwards(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", b"before")
+        pair.cut()
+        pair.wait_until_alone("a")
+        pair.wait_until_alone("b")
+        publish(pair, "a", b"a1", b"a2")
+        with pair["a"].connect() as client:
+            client.say(b"PUBLISH|t|without an id", b"PUBLISH|only-here|x")
+            client.expect(PUBACK)
+            client.expect(PUBACK)
+        publish(pair, "b", b"b1", b"b2", b"b3")
+        assert pair.status("b")["epoch"] > pair.status("a")["epoch"]
+        pair.mend()
+        pair.wait_until_together()
+        assert pair.status("b")["role"] == "primary"
+        wait_until(lambda: len(pair.values("b", "t")) == 7, "what only a had is published again")
+        for node in ("a", "b"):
+            wait_until(lambda node=node: len(pair.values(node, "t")) == 7, f"{node} has everything")  # type: ignore[misc]
+            assert sorted(pair.values(node, "t")) == sorted(
+                [b"before", b"a1", b"a2", b"b1", b"b2", b"b3", b"without an id"]
+            )
+            assert pair.values(node, "only-here") == [b"x"]
+        publish(pair, "b", b"a1")
+        assert len(pair.values("b", "t")) == 7, "what was given has its id"
+
+
+def test_both_boxes_lose_their_power_and_come_back(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", *(b"%d" % number for number in range(100)))
+        for broker in pair.brokers.values():
+            broker.kill()
+        for broker in pair.brokers.values():
+            broker.restart()
+        pair.wait_until_together()
+        publish(pair, "b", b"again")
+        expected = [*(b"%d" % number for number in range(100)), b"again"]
+        for node in ("a", "b"):
+            wait_until(lambda node=node: pair.values(node, "t") == expected, f"{node} has everything")  # type: ignore[misc]
