@@ -9,8 +9,10 @@ JOBS ?= auto
 SEEDS ?= 2000
 # How often `make chaos` brings each fault about.
 ROUNDS ?= 20
+# How many failovers `make chaos-pair` goes through.
+FAILOVERS ?= 200
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants chaos clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants chaos chaos-pair demo-failover clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +49,9 @@ sim: setup  ## let a whole cluster live through SEEDS=2000 simulated disasters
 
 sim-mutants: setup  ## plant bugs in the consensus and see that the simulator finds each
 	$(BIN)/python -m simulation.mutants
+
+chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
+	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each
 	$(BIN)/python -m chaos --rounds $(ROUNDS)

@@ -62,7 +62,8 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
-        self.delivery_marks = DeliveryMarks(backend)
+        self.delivery_marks = DeliveryMarks(backend, now_ms)
+        self.delivery_marks.watch()
         backend.publish_with(self._publisher.publish_forwarded)
         backend.watch_deletions(self._publisher.forget_topic)
 
@@ -195,7 +196,8 @@ class Broker:
         for number in positions:
             admit.check_partition(checked, number)
         place = place if self.backend.delivers_where_led else None
-        return Follower(self.backend, checked.name, positions, self.stats, self._on_skip, place)
+        is_young = self.delivery_marks.is_young
+        return Follower(self.backend, checked.name, positions, self.stats, self._on_skip, place, is_young)
 
     def end_positions(self, topic: str) -> dict[int, Offset] | None:
         """The end of every partition now; `None` if there is no such topic, or its end is not known here yet."""

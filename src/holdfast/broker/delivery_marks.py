@@ -8,24 +8,44 @@ delivered a moment before and not noted yet is delivered again: subscribers that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 
 # No reader can have this name: see `names.cursor_name`.
 DELIVERED = CursorName("~delivered")
 # A topic without live subscribers is noted as delivered so often.
 _IDLE_S = 0.5
+# So long a new leader keeps what may not be delivered for subscribers that have to connect again.
+_YOUNG_MS = 5_000
 
 
 class DeliveryMarks:
     """The marks of all topics on this node."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, now_ms: Callable[[], TimestampMs]) -> None:
         self._backend = backend
+        self._now_ms = now_ms
+        self._reigns_began_ms: dict[PartitionId, TimestampMs] = {}
         self._subscribers: dict[TopicName, dict[Hashable, dict[int, Offset]]] = {}
+
+    def watch(self) -> None:
+        """Take note of reigns from now on."""
+        if self._backend.delivers_where_led:
+            self._backend.watch_reigns(self._on_reign)
+
+    def _on_reign(self, partition: PartitionId) -> None:
+        if self._backend.reign(partition) is None:
+            self._reigns_began_ms.pop(partition, None)
+        else:
+            self._reigns_began_ms.setdefault(partition, self._now_ms())
+
+    def is_young(self, partition: PartitionId) -> bool:
+        """Whether this node leads since a moment ago: subscribers of the one before are on their way."""
+        began_ms = self._reigns_began_ms.get(partition)
+        return began_ms is not None and self._now_ms() - began_ms < _YOUNG_MS
 
     def joined(self, topic: TopicName, subscriber: Hashable, positions: Mapping[int, Offset]) -> None:
         self._subscribers.setdefault(topic, {})[subscriber] = dict(positions)
@@ -52,7 +72,9 @@ class DeliveryMarks:
             for topic in self._backend.topics():
                 if topic.name not in self._subscribers:
                     partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
-                    led = [partition for partition in partitions if self._backend.reign(partition) is not None]
+                    led = [
+                        each for each in partitions if self._backend.reign(each) is not None and not self.is_young(each)
+                    ]
                     self._note(topic.name, {each.number: self._backend.end_offset(each) for each in led})
 
     def _note(self, topic: TopicName, reached: Mapping[int, Offset]) -> None:

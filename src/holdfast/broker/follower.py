@@ -38,6 +38,7 @@ class Follower:
         stats: BrokerStats,
         on_skip: Callable[[str], None],
         place: CursorName | None = None,
+        is_young: Callable[[PartitionId], bool] = lambda partition: False,
     ) -> None:
         self.topic = topic
         self.positions = dict(positions)
@@ -50,7 +51,7 @@ class Follower:
         self._unwatch = [backend.watch(partition, self._moved.set) for partition in self._partitions.values()]
         # With a place it reads only what this node leads, and begins each reign there.
         self._place = place
-        self._led = {number for number in positions if self._is_led(number)}
+        self._led = {number for number, each in self._partitions.items() if self._is_led(number) and not is_young(each)}
         # Where the last turn ended, so that a busy partition does not starve the others.
         self._turn = 0
 

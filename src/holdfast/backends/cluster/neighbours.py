@@ -165,6 +165,10 @@ class Neighbours:
             formation.save(self._directory.path, found)
             self._formation = found
             log.info("cluster_formed", cluster=found.cluster, nodes=sorted(found.founders))
+            if self._pair is not None:
+                # A partner that was linked before waits to be told, and nodes say only once who they are.
+                for node in self._peers:
+                    self.drop_link(node, "it has to hear which pair this is")
         return found
 
     def _formed(self) -> Formation | None:
@@ -295,9 +299,9 @@ class Neighbours:
         if self.pairing is not None:
             self.pairing.on_refused()
 
-    def drop_link(self, node: str) -> None:
+    def drop_link(self, node: str, reason: str) -> None:
         if self._links is not None:
-            self._links.drop(node, "it was silent for too long")
+            self._links.drop(node, reason)
 
     def on_heard(self, node: str) -> None:
         if self.pairing is not None:

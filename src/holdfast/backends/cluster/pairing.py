@@ -37,7 +37,7 @@ class Surroundings(Protocol):
     @property
     def names(self) -> list[str]: ...
 
-    def drop_link(self, node: str) -> None: ...
+    def drop_link(self, node: str, reason: str) -> None: ...
 
 
 class Pairing:
@@ -110,7 +110,7 @@ class Pairing:
     def _is_gone(self, why: str) -> None:
         log.warning("partner_is_gone", partner=self.partner, why=why)
         # When it comes back, both say anew how they stand.
-        self._neighbours.drop_link(self.partner)
+        self._neighbours.drop_link(self.partner, "it was silent for too long")
         self._go_on()
 
     def _go_on(self) -> None:

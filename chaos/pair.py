@@ -1,0 +1,253 @@
+"""Failovers of a real pair in a row, under load: `python -m chaos.pair --failovers 200`.
+
+Both roles are killed, restarted, paused and cut off from each other, at random moments. Publishers and a subscriber
+know both brokers, as those of users do. At the end everything that was acknowledged was received, exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import track
+
+from chaos.cable import Cable
+from holdfast.client import HoldfastError, PairPublisher, PairSubscriber
+from holdfast.testing import ports
+from holdfast.testing.asking import ask
+from holdfast.testing.node_process import NodeProcess
+
+TOPIC: Final = "t"
+HEARTBEAT_MS: Final = 100
+MISSES: Final = 3
+PATIENCE_S: Final = 60.0
+PUBLISHERS: Final = 2
+_GONE_S: Final = HEARTBEAT_MS * MISSES / 1000
+
+
+class ChaosPair:
+    """Two brokers, and the cables between them."""
+
+    def __init__(self, directory: Path, base_port: int) -> None:
+        self.nodes = {
+            node: NodeProcess(node, directory, ports.of_node(base_port, index)) for index, node in enumerate("ab")
+        }
+        self.cables = {node: Cable(int(process.peer.rpartition(":")[2])) for node, process in self.nodes.items()}
+        for node, role in (("a", "primary"), ("b", "backup")):
+            other = self.other(node)
+            peers = [f"{node}={self.nodes[node].peer}", f"{other}=127.0.0.1:{self.cables[other].port}"]
+            self.nodes[node].write_settings(peers, {"pair": role, "heartbeat_ms": HEARTBEAT_MS, "misses": MISSES})
+
+    def other(self, node: str) -> str:
+        return "b" if node == "a" else "a"
+
+    def start(self, node: str) -> None:
+        self.nodes[node].spawn()
+        self.nodes[node].wait_until_serving(time.monotonic() + PATIENCE_S)
+
+    def standing(self, node: str) -> dict[str, Any]:
+        """How a broker says that it stands; empty while it does not answer."""
+        answer = ask(self.nodes[node].http, "/v1/cluster", timeout_s=1.0)
+        return answer.content["pair"] if answer.status == 200 else {}
+
+    def primary(self) -> str:
+        return next(node for node in "ab" if self.standing(node).get("role") == "primary")
+
+    def wait_until_together(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            stands = [self.standing(node) for node in "ab"]
+            roles = sorted(each.get("role", "") for each in stands)
+            if roles == ["backup", "primary"] and not any(each["is_alone"] for each in stands):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"they do not come together: {stands}")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+        for cable in self.cables.values():
+            cable.close()
+
+
+def kill_primary(pair: ChaosPair, dice: random.Random) -> None:
+    node = pair.primary()
+    pair.nodes[node].kill()
+    time.sleep(dice.uniform(0, 3 * _GONE_S))
+    pair.start(node)
+
+
+def kill_backup(pair: ChaosPair, dice: random.Random) -> None:
+    node = pair.other(pair.primary())
+    pair.nodes[node].kill()
+    time.sleep(dice.uniform(0, 3 * _GONE_S))
+    pair.start(node)
+
+
+def kill_both(pair: ChaosPair, dice: random.Random) -> None:
+    nodes = dice.sample("ab", 2)
+    for node in nodes:
+        pair.nodes[node].kill()
+        time.sleep(dice.uniform(0, _GONE_S))
+    for node in dice.sample("ab", 2):
+        pair.nodes[node].spawn()
+    for node in nodes:
+        pair.nodes[node].wait_until_serving(time.monotonic() + PATIENCE_S)
+
+
+def pause_primary(pair: ChaosPair, dice: random.Random) -> None:
+    node = pair.primary()
+    pair.nodes[node].pause()
+    time.sleep(dice.uniform(0, 4 * _GONE_S))
+    pair.nodes[node].resume()
+
+
+def split(pair: ChaosPair, dice: random.Random) -> None:
+    cables = list(pair.cables.values())
+    # Sometimes only one way.
+    for cable in cables[: dice.choice((1, 2, 2))]:
+        cable.cut()
+    time.sleep(dice.uniform(0, 5 * _GONE_S))
+    for cable in cables:
+        cable.mend()
+
+
+def leave_in_order(pair: ChaosPair, dice: random.Random) -> None:
+    node = pair.nodes[dice.choice("ab")]
+    node.tell_to_stop()
+    node.wait_stopped()
+    time.sleep(dice.uniform(0, 2 * _GONE_S))
+    pair.start(node.id)
+
+
+FAULTS: Final[tuple[Callable[[ChaosPair, random.Random], None], ...]] = (
+    kill_primary,
+    kill_primary,
+    kill_backup,
+    kill_both,
+    pause_primary,
+    split,
+    leave_in_order,
+)
+
+
+class Load:
+    """What was sent, acknowledged and received."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        self._addresses = addresses
+        self.sent: set[str] = set()
+        self.acknowledged: set[str] = set()
+        self.received: Counter[str] = Counter()
+        self.longest_gap_s = 0.0
+        self._stopping = asyncio.Event()
+
+    async def publish(self, number: int) -> None:
+        async with PairPublisher(*self._addresses, patience_s=PATIENCE_S, on_change=lambda change: None) as publisher:
+            last = time.monotonic()
+            for count in range(sys.maxsize):
+                if self._stopping.is_set():
+                    return
+                value = f"{number}/{count}"
+                self.sent.add(value)
+                with contextlib.suppress(HoldfastError):
+                    await publisher.publish(TOPIC, value)
+                    self.acknowledged.add(value)
+                now = time.monotonic()
+                self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+                await asyncio.sleep(0.002)
+
+    async def receive(self) -> None:
+        # With a name: while both are dead, nobody is connected, and what is published then is for it all the same.
+        subscriber = PairSubscriber(TOPIC, *self._addresses, name="reader", on_change=lambda change: None)
+        async with subscriber:
+            async for message in subscriber:
+                self.received[message.value.decode()] += 1
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    @property
+    def lost(self) -> set[str]:
+        return self.acknowledged - set(self.received)
+
+    @property
+    def twice(self) -> set[str]:
+        return {value for value, count in self.received.items() if count > 1}
+
+
+async def run(failovers: int, seed: int, progress: Callable[[range], Iterator[int]]) -> dict[str, object]:
+    """Raises `AssertionError` if they do not come together again."""
+    dice = random.Random(seed)
+    base_port, mark = ports.choose(2)
+    with tempfile.TemporaryDirectory(prefix="holdfast-pair-") as directory, contextlib.closing(mark):
+        pair = ChaosPair(Path(directory), base_port)
+        try:
+            return await _run(pair, failovers, dice, progress)
+        finally:
+            pair.close()
+
+
+async def _run(
+    pair: ChaosPair, failovers: int, dice: random.Random, progress: Callable[[range], Iterator[int]]
+) -> dict[str, object]:
+    for node in "ab":
+        await asyncio.to_thread(pair.start, node)
+    await asyncio.to_thread(pair.wait_until_together)
+    load = Load([node.text for node in pair.nodes.values()])
+    receiving = asyncio.ensure_future(load.receive())
+    await asyncio.sleep(0.5)
+    publishing = [asyncio.ensure_future(load.publish(number)) for number in range(PUBLISHERS)]
+    faults: Counter[str] = Counter()
+    for _ in progress(range(failovers)):
+        await asyncio.sleep(dice.uniform(0, 0.5))
+        fault = dice.choice(FAULTS)
+        faults[fault.__name__] += 1
+        await asyncio.to_thread(fault, pair, dice)
+        await asyncio.to_thread(pair.wait_until_together)
+    load.stop()
+    await asyncio.gather(*publishing)
+    deadline = time.monotonic() + PATIENCE_S
+    while load.lost and time.monotonic() < deadline and not receiving.done():
+        await asyncio.sleep(0.05)
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+    return {
+        "failovers": failovers,
+        "faults": dict(faults),
+        "sent": len(load.sent),
+        "acknowledged": len(load.acknowledged),
+        "received": len(load.received),
+        "lost": len(load.lost),
+        "duplicated": len(load.twice),
+        "longest_gap_ms": int(load.longest_gap_s * 1000),
+        "examples": sorted(load.lost | load.twice)[:10],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.pair", description=__doc__)
+    parser.add_argument("--failovers", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    arguments = parser.parse_args()
+    console = Console(stderr=True)
+    console.print(f"seed {arguments.seed}")
+    found = asyncio.run(run(arguments.failovers, arguments.seed, lambda turns: iter(track(turns, console=console))))
+    print(json.dumps(found, indent=2))
+    return 1 if found["lost"] or found["duplicated"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,77 @@
+"""When one of two takes the other for gone, who gives way, and in which terms they stand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
+from holdfast.consensus.roles import next_term
+from holdfast.model.ids import Term
+
+SETTINGS = PairSettings(heartbeat_s=1.0, misses=3)
+
+
+def test_partner_that_was_heard_and_refuses_connections_is_gone_at_once() -> None:
+    watch = PartnerWatch(SETTINGS, 0.0)
+    assert not watch.linked(0.1)
+    assert not watch.refused(), "there still is a connection"
+    watch.unlinked()
+    assert watch.refused()
+    assert watch.is_away
+    assert not watch.refused(), "it is told once"
+
+
+def test_partner_that_was_never_heard_may_be_about_to_start() -> None:
+    watch = PartnerWatch(SETTINGS, 0.0)
+    assert not watch.refused()
+    assert not watch.is_away
+    assert [watch.look(at) for at in (1.0, 2.0, 3.0, 3.5)] == [False, False, False, True]
+
+
+def test_partner_that_is_silent_is_gone_after_its_misses_and_back_with_its_first_word() -> None:
+    watch = PartnerWatch(SETTINGS, 0.0)
+    watch.linked(0.0)
+    looks = [watch.look(at / 2) for at in range(1, 8)]
+    assert looks == [False] * 6 + [True]
+    assert watch.heard(4.0)
+    assert not watch.is_away
+    assert not watch.heard(4.1)
+
+
+def test_one_that_stood_still_itself_does_not_blame_the_other() -> None:
+    watch = PartnerWatch(SETTINGS, 0.0)
+    watch.linked(0.0)
+    assert not watch.look(0.5)
+    assert not watch.look(60.0), "nobody has read what it said meanwhile"
+    assert [watch.look(60.0 + at) for at in (1.0, 2.0, 3.0, 3.5)] == [False, False, False, True]
+
+
+def test_of_two_that_went_on_alone_the_later_one_stays() -> None:
+    earlier, later = Standing(Term(4), is_alone=True), Standing(Term(5), is_alone=True)
+    assert earlier.yields_to(later)
+    assert not later.yields_to(earlier)
+    assert not earlier.yields_to(later._replace(is_alone=False))
+    assert not earlier._replace(is_alone=False).yields_to(later)
+
+
+@given(st.integers(0, 1 << 40), st.booleans())
+def test_standing_survives_the_wire(term: int, is_alone: bool) -> None:
+    standing = Standing(Term(term), is_alone)
+    assert Standing.decode(standing.encode()) == standing
+
+
+@pytest.mark.parametrize("text", ["", "4", "alone", "4 alone ", "-4 alone", "4 both", "٤ alone", "4  together"])
+def test_anything_else_is_no_standing(text: str) -> None:
+    with pytest.raises(ValueError, match="standing"):
+        Standing.decode(text)
+
+
+@given(st.integers(0, 1 << 40))
+def test_two_never_stand_in_the_same_term(term: int) -> None:
+    first, second = next_term(Term(term), 0), next_term(Term(term), 1)
+    assert first % 2 == 0
+    assert second % 2 == 1
+    assert {first, second} == {term + 1, term + 2}
+    assert next_term(Term(term), None) == term + 1
