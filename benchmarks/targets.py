@@ -254,6 +254,33 @@ TARGETS: tuple[Target, ...] = (
         300.0,
         "MB",
     ),
+    Target(
+        "pair-publish",
+        "pair, 100-byte messages, pipelined",
+        Figure("pair-publish", "Holdfast pair, on disk", "msg_per_s"),
+        None,
+        "at least",
+        300_000.0,
+        "/s",
+    ),
+    Target(
+        "pair-latency",
+        "pair on disk, one message at a time, p50",
+        Figure("pair-latency", "Holdfast pair, on disk", "p50_us"),
+        None,
+        "at most",
+        2_000.0,
+        "µs",
+    ),
+    Target(
+        "pair-latency-memory",
+        "pair in memory, one message at a time, p50",
+        Figure("pair-latency", "Holdfast pair, in memory", "p50_us"),
+        None,
+        "at most",
+        300.0,
+        "µs",
+    ),
 )
 
 

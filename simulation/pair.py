@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections import Counter
 
+from simulation.pair_faults import PROFILES
 from simulation.pair_run import run_seed
 from simulation.run import Outcome
 
@@ -15,15 +16,15 @@ def described(outcome: Outcome) -> str:
     return (
         f"seed {outcome.seed} ({outcome.profile}) broke: {outcome.invariant}\n"
         f"    {outcome.detail}\n"
-        f"    replay: python -m simulation.pair --seed {outcome.seed} --trace"
+        f"    replay: python -m simulation.pair --seed {outcome.seed} --profile {outcome.profile} --trace"
     )
 
 
-def run_many(start: int, seeds: int) -> int:
+def run_many(start: int, seeds: int, profile: str | None = None) -> int:
     totals: Counter[str] = Counter()
     broken: Counter[str] = Counter()
     for seed in range(start, start + seeds):
-        outcome = run_seed(seed)
+        outcome = run_seed(seed, profile=profile)
         totals += outcome.counts
         if not outcome.is_clean:
             broken[outcome.invariant] += 1
@@ -34,8 +35,8 @@ def run_many(start: int, seeds: int) -> int:
     return 1 if broken else 0
 
 
-def run_one(seed: int, *, is_traced: bool) -> int:
-    outcome = run_seed(seed, is_traced=is_traced)
+def run_one(seed: int, profile: str | None = None, *, is_traced: bool) -> int:
+    outcome = run_seed(seed, profile=profile, is_traced=is_traced)
     for line in outcome.trace:
         print(line)
     print(f"seed {seed} ({outcome.profile}) is clean" if outcome.is_clean else described(outcome))
@@ -48,10 +49,11 @@ def main() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="with --seed: print everything that happens")
+    parser.add_argument("--profile", choices=list(PROFILES), help="what goes wrong; else each seed chooses")
     options = parser.parse_args()
     if options.seed is not None:
-        return run_one(options.seed, is_traced=options.trace)
-    return run_many(options.start, options.seeds)
+        return run_one(options.seed, options.profile, is_traced=options.trace)
+    return run_many(options.start, options.seeds, options.profile)
 
 
 if __name__ == "__main__":

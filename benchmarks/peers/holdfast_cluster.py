@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,6 +70,9 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class HoldfastCluster:
     nodes: tuple[Node, ...]
+    # Flags beside those of every node, by its name.
+    flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sync: str = "group"
 
     def cpu_s(self) -> float:
         return sum(node.running.cpu_s() for node in self.nodes)
@@ -87,7 +90,8 @@ class HoldfastCluster:
             *("--peers", peers),
             *("--text", f"{HOST}:{node.text_port}"),
             *("--http", f"{HOST}:{node.http_port}"),
-            *("--sync", "group"),
+            *("--sync", self.sync),
+            *self.flags.get(node.name, ()),
             *("--ready-file", str(_ready_path(node))),
         ]
         node.server = start(command, node.directory)
@@ -187,3 +191,31 @@ def serve(parent: Path | None) -> Iterator[HoldfastCluster]:
             yield cluster
         finally:
             stop_all([node.server for node in nodes if node.server is not None])
+
+
+@contextmanager
+def serve_pair(parent: Path | None, *, sync: str = "group") -> Iterator[HoldfastCluster]:
+    """A primary and a backup that has everything."""
+    with scratch(parent) as directory:
+        nodes = tuple(Node(name, directory / name) for name in ("a", "b"))
+        pair = HoldfastCluster(nodes, {"a": ("--pair", "primary"), "b": ("--pair", "backup")}, sync)
+        try:
+            for node in nodes:
+                node.directory.mkdir()
+                pair.start(node)
+            nodes[0].running.wait_until(lambda: all(map(_is_ready, nodes)))
+            wait_until_together(pair)
+            yield pair
+        finally:
+            stop_all([node.server for node in nodes if node.server is not None])
+
+
+def wait_until_together(pair: HoldfastCluster) -> None:
+    """Until one is the primary, and the other one counts."""
+
+    def are_together() -> bool | None:
+        stands = [node.ask("/v1/cluster")["pair"] for node in pair.nodes]
+        roles = sorted(each["role"] for each in stands)
+        return True if roles == ["backup", "primary"] and not any(each["is_alone"] for each in stands) else None
+
+    wait_for(are_together, "both to be there", LEADER_TIMEOUT_S)

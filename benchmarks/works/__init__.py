@@ -10,6 +10,7 @@ from benchmarks.works import (
     cluster_publish,
     latency,
     memory,
+    pair,
     publish,
     read,
     topics,
@@ -32,6 +33,8 @@ ALL: tuple[Work, ...] = (
     cluster_failover.TERM,
     cluster_catch_up.CATCH_UP,
     cluster_idle.IDLE,
+    pair.PUBLISH,
+    pair.LATENCY,
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.backends.cluster import hard_states
+from holdfast.backends.cluster import commands, hard_states
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
@@ -201,3 +201,16 @@ async def test_topic_begins_with_the_members_of_the_moment_not_with_those_its_pr
         await proposer.create_topic(TopicName("t"), TopicConfig())
         assert set(nodes.backends[leader].topics_here.known[TopicName("t")].voters) == control.members.voters
         assert now in control.members.voters
+
+
+async def test_creation_in_an_older_log_is_understood(tmp_path: Path) -> None:
+    """It named its first replicas itself."""
+    async with running(tmp_path) as nodes:
+        backend = nodes.backends["n1"]
+        voters = tuple(sorted(backend.control.replica.raft.members.voters))
+        older = (1, "old", {"partitions": 2}, 7, voters, "token")
+        (command,) = commands.decode(msgspec.msgpack.encode([older]))
+        assert isinstance(command, commands.CreateTopicOfBefore)
+        await backend._proposals.propose(command)
+        topic = backend.topics_here.known[TopicName("old")]
+        assert (topic.voters, topic.token, topic.config.partitions) == (voters, "token", 2)

@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.consensus.log_shape import LogShape
+from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
+from holdfast.consensus.messages import HardState
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
+from holdfast.consensus.raft import Raft
 from holdfast.consensus.roles import next_term
-from holdfast.model.ids import Term
+from holdfast.model.ids import LogIndex, Term
 
 SETTINGS = PairSettings(heartbeat_s=1.0, misses=3)
 
@@ -75,3 +79,48 @@ def test_two_never_stand_in_the_same_term(term: int) -> None:
     assert second % 2 == 1
     assert {first, second} == {term + 1, term + 2}
     assert next_term(Term(term), None) == term + 1
+
+
+def lone(seat: int = 0) -> Raft:
+    """A follower of a pair whose leader is gone."""
+    founders = MembersAt(LogIndex(-1), Term(0), Members.of(["a.1", "b.1"]))
+    return Raft(
+        ReplicaId("a.1"),
+        shape=LogShape.of_runs(LogIndex(0), Term(0), [], LogIndex(0)),
+        hard_state=HardState(Term(3), NOBODY, (founders,)),
+        dice=lambda sides: 0,
+        seat=seat,
+    )
+
+
+def test_taking_over_needs_nobody_but_its_own_disk() -> None:
+    raft = lone()
+    raft.take_over()
+    ready = raft.ready()
+    assert raft.leading is None, "its vote is not on the disk yet"
+    raft.saved(ready.hard_state_number)
+    assert raft.leading is not None
+    assert raft.term == 4
+    raft.appended()
+    raft.log_durable(LogIndex(1))
+    assert raft.commit == 0, "together with the other one it decides nothing"
+
+
+def test_taking_over_waits_for_a_disk_that_is_slower_than_an_election() -> None:
+    raft = lone(seat=1)
+    raft.take_over()
+    ready = raft.ready()
+    for _ in range(100):
+        raft.tick()
+        raft.take_over()
+    raft.saved(ready.hard_state_number)
+    assert raft.leading is not None
+    assert raft.term == 5
+
+
+def test_one_that_is_no_voter_takes_nothing_over() -> None:
+    raft = lone()
+    raft.members_history = (MembersAt(LogIndex(-1), Term(0), Members.of(["b.1"], ["a.1"])),)
+    raft.take_over()
+    assert raft.ready().hard_state is None
+    assert raft.term == 3

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.model.ids import LogIndex
+from holdfast.node import rejoining
 from tests.pair.pairs import HEARTBEAT_MS, MISSES, Pair, running
 from tests.support.broker_process import wait_until
 from tests.support.text_client import PUBACK, SUBACK, TextClient
@@ -107,6 +113,11 @@ def test_what_both_sides_of_a_split_acknowledged_is_there_afterwards(tmp_path: P
     with running(tmp_path) as pair:
         publish(pair, "a", b"before")
         pair.cut()
+        # Nobody knows of the cut yet: this waits for the other one, and is acknowledged when that is given up.
+        publish(pair, "a", b"under way")
+        with pair["a"].connect() as client:
+            client.say(b"PUBLISH|t|under way without an id")
+            client.expect(PUBACK)
         pair.wait_until_alone("a")
         pair.wait_until_alone("b")
         publish(pair, "a", b"a1", b"a2")
@@ -119,15 +130,14 @@ def test_what_both_sides_of_a_split_acknowledged_is_there_afterwards(tmp_path: P
         pair.mend()
         pair.wait_until_together()
         assert pair.status("b")["role"] == "primary"
-        wait_until(lambda: len(pair.values("b", "t")) == 7, "what only a had is published again")
+        expected = [b"before", b"a1", b"a2", b"b1", b"b2", b"b3", b"without an id"]
+        expected += [b"under way", b"under way without an id"]
         for node in ("a", "b"):
-            wait_until(lambda node=node: len(pair.values(node, "t")) == 7, f"{node} has everything")  # type: ignore[misc]
-            assert sorted(pair.values(node, "t")) == sorted(
-                [b"before", b"a1", b"a2", b"b1", b"b2", b"b3", b"without an id"]
-            )
+            wait_until(lambda node=node: len(pair.values(node, "t")) >= 9, f"{node} has everything")  # type: ignore[misc]
+            assert sorted(pair.values(node, "t")) == sorted(expected)
             assert pair.values(node, "only-here") == [b"x"]
         publish(pair, "b", b"a1")
-        assert len(pair.values("b", "t")) == 7, "what was given has its id"
+        assert len(pair.values("b", "t")) == len(expected), "what was given has its id"
 
 
 def test_both_boxes_lose_their_power_and_come_back(tmp_path: Path) -> None:
@@ -142,3 +152,58 @@ def test_both_boxes_lose_their_power_and_come_back(tmp_path: Path) -> None:
         expected = [*(b"%d" % number for number in range(100)), b"again"]
         for node in ("a", "b"):
             wait_until(lambda node=node: pair.values(node, "t") == expected, f"{node} has everything")  # type: ignore[misc]
+
+
+def test_backup_that_does_not_have_everything_yet_does_not_take_over(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        values = [b"%d" % number for number in range(200)]
+        publish(pair, "a", *values)
+        pair["b"].kill()
+        shutil.rmtree(pair["b"].data)
+        pair.wait_until_alone("a")
+        pair["b"].restart()
+        pair["a"].kill()
+        # Whether it had everything by then or not: it never serves less than what was acknowledged.
+        wait_until(lambda: pair.status("b")["role"] in ("primary", "joining", "backup"), "b says how it stands")
+        pair["a"].restart()
+        pair.wait_until_together()
+        for node in ("a", "b"):
+            wait_until(lambda node=node: pair.values(node, "t") == values, f"{node} has everything")  # type: ignore[misc]
+
+
+def test_one_that_cannot_give_what_it_has_goes_on_with_it(tmp_path: Path) -> None:
+    with running(tmp_path) as pair:
+        publish(pair, "a", b"before")
+        pair.cut()
+        pair.wait_until_alone("a")
+        pair.wait_until_alone("b")
+        publish(pair, "a", b"a1")
+        pair["a"].kill()
+        pair["b"].kill()
+        pair.mend()
+        # It was told to give way, and then the other one was gone.
+        rejoining.note(pair["a"].data, rejoining.Replaced("b", "127.0.0.1:1"))
+        pair["a"].restart()
+        pair.wait_until_alone("a")
+        assert pair.values("a", "t") == [b"before", b"a1"]
+        pair["b"].restart()
+        pair.wait_until_together()
+        for node in ("a", "b"):
+            wait_until(lambda node=node: sorted(pair.values(node, "t")) == [b"a1", b"before"], f"{node} has all")  # type: ignore[misc]
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=12), st.lists(st.integers(1, 5), max_size=12), st.integers(0, 12)
+)
+def test_logs_part_behind_their_last_common_entry(first: list[int], second: list[int], shared: int) -> None:
+    """Terms of the two never mix: what one wrote alone is of terms that the other cannot have."""
+    common = sorted(first)[:shared]
+    base = max(common, default=0)
+    ours = common + sorted(base + 2 * term for term in first)
+    theirs = common + sorted(base + 2 * term + 1 for term in second)
+
+    def runs(terms: list[int]) -> list[tuple[int, int]]:
+        return [(index + 1, term) for index, term in enumerate(terms) if not index or terms[index - 1] != term]
+
+    found = rejoining.last_common(runs(ours), LogIndex(len(ours)), runs(theirs), LogIndex(len(theirs)))
+    assert found == (len(common) if common else -1)

@@ -8,6 +8,7 @@ delivered a moment before and not noted yet is delivered again: subscribers that
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Hashable, Mapping
 
 from holdfast.broker.backend import Backend
@@ -29,6 +30,7 @@ class DeliveryMarks:
         self._backend = backend
         self._now_ms = now_ms
         self._reigns_began_ms: dict[PartitionId, TimestampMs] = {}
+        self._left_ms: dict[TopicName, TimestampMs] = {}
         self._subscribers: dict[TopicName, dict[Hashable, dict[int, Offset]]] = {}
 
     def watch(self) -> None:
@@ -53,8 +55,8 @@ class DeliveryMarks:
     def left(self, topic: TopicName, subscriber: Hashable) -> None:
         subscribers = self._subscribers.get(topic, {})
         subscribers.pop(subscriber, None)
-        if not subscribers:
-            self._subscribers.pop(topic, None)
+        if not subscribers and self._subscribers.pop(topic, None) is not None:
+            self._left_ms[topic] = self._now_ms()
 
     def taken(self, topic: TopicName, subscriber: Hashable, positions: Mapping[int, Offset]) -> None:
         """A subscriber has everything below these offsets."""
@@ -70,18 +72,27 @@ class DeliveryMarks:
         while True:
             await asyncio.sleep(_IDLE_S)
             for topic in self._backend.topics():
-                if topic.name not in self._subscribers:
+                if topic.name not in self._subscribers and not self._was_left_just_now(topic.name):
                     partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
                     led = [
                         each for each in partitions if self._backend.reign(each) is not None and not self.is_young(each)
                     ]
                     self._note(topic.name, {each.number: self._backend.end_offset(each) for each in led})
 
+    def _was_left_just_now(self, topic: TopicName) -> bool:
+        """Its subscribers may be about to connect to the other one, since this one is about to go."""
+        left_ms = self._left_ms.get(topic)
+        if left_ms is None or self._now_ms() - left_ms < _YOUNG_MS:
+            return left_ms is not None
+        del self._left_ms[topic]
+        return False
+
     def _note(self, topic: TopicName, reached: Mapping[int, Offset]) -> None:
         noted = self._backend.cursor(topic, DELIVERED) or {}
         news = {number: offset for number, offset in reached.items() if offset > noted.get(number, Offset(0))}
         if news:
-            self._backend.set_cursor(topic, DELIVERED, news, only_forward=True).add_done_callback(_ignored)
+            with contextlib.suppress(HoldfastError):  # the topic was deleted meanwhile
+                self._backend.set_cursor(topic, DELIVERED, news, only_forward=True).add_done_callback(_ignored)
 
 
 def _ignored(noted: asyncio.Future[None]) -> None:

@@ -46,7 +46,7 @@ Memory = Annotated[
     bool,
     typer.Option("--memory", help="Keep nothing: acknowledge what both have in memory, on temporary files."),
 ]
-HeartbeatMs = Annotated[int, typer.Option(min=10, help="How often the other one is expected to be heard.")]
+HeartbeatMs = Annotated[int, typer.Option(min=100, help="How often the other one is expected to be heard.")]
 Misses = Annotated[int, typer.Option(min=1, help="So many heartbeats missed, and the other one is gone.")]
 RequireBackup = Annotated[
     bool, typer.Option("--require-backup", help="Refuse to publish rather than store a message on one broker only.")

@@ -17,7 +17,7 @@ from holdfast.client.descriptions import BatchResults, BrokerInfo, CursorList, O
 from holdfast.client.errors import OutcomeUnknown
 from holdfast.client.pool import Pool
 from holdfast.client.retry import call
-from holdfast.model.cluster import ClusterDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import RemoteError
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.messages import BatchPublished
@@ -28,6 +28,10 @@ Place = str | int
 
 T = TypeVar("T")
 _encode = msgspec.json.encode
+
+
+class _Groups(msgspec.Struct):
+    groups: list[GroupDescription]
 
 
 class Api:
@@ -128,6 +132,10 @@ class Api:
 
     async def cluster(self) -> ClusterDescription:
         return _decoded(await self._call(Request("GET", "/v1/cluster")), ClusterDescription)
+
+    async def groups(self, topic: str) -> list[GroupDescription]:
+        path = f"/v1/cluster/groups?topic={topic_name(topic)}"
+        return _decoded(await self._call(Request("GET", path)), _Groups).groups
 
     async def transfer(self, topic: str | None, partition: int | None, to: str) -> None:
         """Asking twice does no harm: who leads already goes on leading."""

@@ -18,7 +18,7 @@ from holdfast.client.producer import Producer
 from holdfast.client.results import PublishResults
 from holdfast.client.starts import resolve
 from holdfast.client.subscription import Subscription
-from holdfast.model.cluster import ClusterDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import BadValue, RemoteError
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
@@ -234,6 +234,11 @@ class Client:
         """The nodes, who leads, and who is how far behind, as the node sees it that answers."""
         self._check_open()
         return await self._api.cluster()
+
+    async def groups(self, topic: str) -> list[GroupDescription]:
+        """The group of each partition of a topic, as the node sees it that answers."""
+        self._check_open()
+        return await self._api.groups(topic)
 
     async def transfer(self, topic: str | None = None, partition: int | None = None, *, to: str) -> None:
         """Have the node `to` lead a partition, or the control group where no topic is given."""

@@ -5,9 +5,12 @@ Time is an argument, in seconds of any clock that does not go back.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.model.ids import Term
+
+# Who looks less often than this was not running.
+_STANDSTILL_S: Final = 0.2
 
 
 class PairSettings(NamedTuple):
@@ -77,7 +80,7 @@ class PartnerWatch:
 
     def look(self, now_s: float) -> bool:
         """A moment has passed; whether it is gone since just now."""
-        if now_s - self._looked_at_s > self.settings.heartbeat_s:
+        if now_s - self._looked_at_s > max(self.settings.heartbeat_s, _STANDSTILL_S):
             # It was this one that stood still: what the partner said meanwhile was not read yet.
             self.heard_at_s = now_s
         self._looked_at_s = now_s

@@ -268,7 +268,7 @@ class Raft:
 
     def campaign(self, *, is_transfer: bool = False) -> None:
         """Try to be elected: first whether it would work, then in earnest."""
-        if not self._may_stand or not self.may_campaign or self.leading is not None:
+        if not self._may_stand or not self.may_campaign or self.leading is not None or self._takes_over:
             # It goes on being silent around here: others must not be told that a leader is heard.
             self._patience_ticks = self._silent_ticks + self.timing.election_ticks
             return
@@ -353,7 +353,7 @@ class Raft:
             self._reads_failed += self.leading.drop_reads()
             self.leading = None
         self.role, self.leader = Role.FOLLOWER, leader
-        self._votes = {}
+        self._votes, self._takes_over = {}, False
         self._wait_anew()
 
     def _enter_term(self, term: Term, *, vote: ReplicaId) -> None:

@@ -28,6 +28,9 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     commit_index: Annotated[int, Meta(description="the last entry that is decided, as far as this node knows")]
     shown_index: Annotated[int, Meta(description="the last entry that readers here see")]
     last_index: int
+    terms: Annotated[
+        list[tuple[int, int]], Meta(description="the log's terms: the first entry of each, and the term")
+    ] = msgspec.field(default_factory=list)
     is_asleep: Annotated[bool, Meta(description="idle: the group costs nothing until something happens")]
     elections: Annotated[int, Meta(description="elections this node began since it started")]
     followers: list[FollowerDescription]

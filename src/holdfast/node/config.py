@@ -51,7 +51,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = None
     heartbeat_ms: Annotated[
-        int, Meta(ge=10, description="of a pair: how often the other one is expected to be heard")
+        int, Meta(ge=100, description="of a pair: how often the other one is expected to be heard")
     ] = 1000
     misses: Annotated[
         int, Meta(ge=1, description="of a pair: so many heartbeats missed, and the other one is gone")

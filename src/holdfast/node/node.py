@@ -26,8 +26,10 @@ from holdfast.node.config import Config, parse_address
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
 from holdfast.storage.directory import DataDirectory
+from holdfast.wire.peer import Hello
 from holdfast.wire.text import DIALECTS
 
+_EVERYWHERE = ("0.0.0.0", "::")
 log = structlog.get_logger("holdfast")
 
 # Fewer than this is worth a word at start.
@@ -180,8 +182,15 @@ class Node:
         hello = self.backend.neighbours.partner_hello
         if hello is not None and "http" in hello.addresses:
             log.error("replaced", by=hello.node, hint="what only this node has is given to it; then this is its backup")
-            rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, hello.addresses["http"]))
+            rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
             self.replaced.set()
+
+    def _http_of(self, hello: Hello) -> str:
+        """Where another node serves HTTP: one that listens everywhere is found where its peers find it."""
+        host, port = parse_address("http", hello.addresses["http"])
+        if host in _EVERYWHERE:
+            host, _ = parse_address("peers", self.config.peer_addresses[hello.node])
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     # --- processing ---------------------------------------------------------------------------------
 

@@ -58,7 +58,8 @@ def _collect_less_often() -> None:
 async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int:
     while True:
         # One of a pair that was replaced gives up what it has before it takes part again.
-        await rejoining.give_up(Path(config.data), config.node, now_ms())
+        patience_s = config.heartbeat_ms * config.misses / 1000
+        await rejoining.give_up(Path(config.data), config.node, now_ms(), patience_s)
         code = await _serve_once(config, ready_file, quiet=quiet)
         if code is not None:
             return code

@@ -1,6 +1,9 @@
 """One of a pair that went on alone while the other one did, too: what only it has is given to the other, then it
 begins anew as its backup.
 
+Where the two logs of a partition part is told by their terms: an entry of the same number and term is the same on both,
+and so is everything before it. What stands behind the last one of these is given, with ids.
+
 `replaced.json` in the data directory says that this is to be done, and how far it is::
 
     {"node": "b", "http": "10.0.0.2:8090", "is_given": false}
@@ -8,27 +11,27 @@ begins anew as its backup.
 Crash cases. It is written to a temporary name, synced and renamed before anything else happens.
 
 - *while messages are given*: they are given again at the next start; each has an id, so none is stored twice.
-- *after `is_given` is true*: everything is with the other one. What is here is removed, again if need be, and the
-  file last. `cluster.json` stays: this node belongs to the same pair, with another disk.
+- *after `is_given` is true*: everything is with the other one. What is here is moved into `given/`, again if need be,
+  and the file removed last. `cluster.json` stays: this node belongs to the same pair, with another disk.
+
+If the other one cannot take it, because it is gone again, the file is removed and this node goes on as it was.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
-from holdfast.backends.cluster.hard_states import decode
-from holdfast.backends.cluster.replica_names import replica_id
-from holdfast.backends.cluster.state import StateStore
-from holdfast.backends.cluster.topics import group_of
 from holdfast.client.client import Client
 from holdfast.model.entries import KIND_BATCH
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import LogIndex, TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage
@@ -36,13 +39,18 @@ from holdfast.model.topics import Topic
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.entries import DamagedEntries
 from holdfast.storage.log import PartitionLog, sync_directory
-from holdfast.storage.votes import VoteJournal
 from holdfast.wire import record_batch
 
 log = structlog.get_logger("holdfast.pair")
 
 _FILE: Final = "replaced.json"
+_GIVEN: Final = "given"
 _READ_BYTES: Final = 4 * MIB
+# One call for so many messages, or for what was read at once.
+_MESSAGES_AT_ONCE: Final = 1000
+_PAUSE_S: Final = 1.0
+
+Runs = Sequence[tuple[int, int]]
 
 
 class Replaced(msgspec.Struct, frozen=True):
@@ -72,98 +80,133 @@ def found(directory: Path) -> Replaced | None:
         return None
 
 
-async def give_up(path: Path, node: str, now_ms: TimestampMs) -> None:
-    """Give what only this directory has to who took over, and make the directory a new one. Raises `HoldfastError`."""
+async def give_up(path: Path, node: str, now_ms: TimestampMs, patience_s: float) -> None:
+    """Give what only this directory has to who took over, and make the directory a new one.
+
+    Where that one does not take it within `patience_s`, everything stays as it is.
+    """
     replaced = found(path)
     if replaced is None:
         return
     directory = DataDirectory.open(path, node=node, now_ms=now_ms)
     try:
         if not replaced.is_given:
-            given = await _give(directory, replaced)
-            log.warning("gave_to_partner", partner=replaced.node, messages=given)
+            if not await _was_given(directory, replaced, patience_s):
+                (path / _FILE).unlink()
+                sync_directory(path)
+                return
             note(path, msgspec.structs.replace(replaced, is_given=True))
         _begin_anew(directory, now_ms)
     finally:
         directory.close()
 
 
+async def _was_given(directory: DataDirectory, replaced: Replaced, patience_s: float) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + patience_s
+    while True:
+        try:
+            given = await _give(directory, replaced)
+        except (HoldfastError, OSError) as error:
+            is_over = loop.time() > deadline
+            hint = "going on alone, as before" if is_over else "trying again"
+            log.error("cannot_give", partner=replaced.node, problem=str(error), hint=hint)
+            if is_over:
+                return False
+            await asyncio.sleep(_PAUSE_S)
+        else:
+            log.warning("gave_to_partner", partner=replaced.node, messages=given)
+            return True
+
+
 async def _give(directory: DataDirectory, replaced: Replaced) -> int:
     given = 0
-    async with Client(f"http://{replaced.http}") as client:
-        for topic, since in _gone_on_alone(directory):
+    async with Client(f"http://{replaced.http}", timeout_s=5.0) as client:
+        for path in sorted(directory.topics.glob("*/topic.json")):
+            topic = msgspec.json.decode(path.read_bytes(), type=Topic)
             config = topic.config
-            for number, first in since.items():
-                path = directory.topics / topic.name / str(number)
-                for messages in _messages(path, number, first):
-                    await client.create_topic(
-                        topic.name,
-                        partitions=config.partitions,
-                        retention_ms=config.retention_ms,
-                        retention_bytes=config.retention_bytes,
-                        exist_ok=True,
-                    )
-                    await client.publish_many(topic.name, messages, partition=number)
+            described = await client.create_topic(
+                topic.name,
+                partitions=config.partitions,
+                retention_ms=config.retention_ms,
+                retention_bytes=config.retention_bytes,
+                exist_ok=True,
+            )
+            groups = {group.partition: group for group in await client.groups(topic.name)}
+            for number in range(config.partitions):
+                theirs = groups.get(number)
+                terms, last = ([], 0) if theirs is None else (theirs.terms, theirs.last_index)
+                # It may have made the topic itself, with fewer partitions: anywhere is better than nowhere.
+                partition = number if number < len(described.partitions) else None
+                for messages in _messages(path.parent / str(number), number, terms, LogIndex(last)):
+                    await client.publish_many(topic.name, messages, partition=partition)
                     given += len(messages)
     return given
 
 
-def _gone_on_alone(directory: DataDirectory) -> Iterator[tuple[Topic, dict[int, LogIndex]]]:
-    """Topics, and for each of their partitions the first entry that was written without the other one."""
-    journal, states = VoteJournal.open(directory.votes_file)
-    journal.close()
-    store, loaded = StateStore.open(
-        directory.state_file, damaged_suffix=".damaged", on_failure=lambda error: None, may_salvage=False
-    )
-    store.close_now()
-    me = replica_id(directory.identity.node, directory.life)
-    for path in sorted(directory.topics.glob("*/topic.json")):
-        described = msgspec.json.decode(path.read_bytes(), type=Topic)
-        topic = loaded.topics.get(described.name)
-        since: dict[int, LogIndex] = {}
-        for number in range(described.config.partitions):
-            stored = None if topic is None else states.get(group_of(topic, number))
-            if topic is None:
-                # So new that the state has not heard of it: it was made alone.
-                since[number] = LogIndex(0)
-            elif stored is not None:
-                last = decode(stored).members[-1]
-                if last.members.voters == {me}:
-                    since[number] = LogIndex(last.since + 1)
-            elif topic.voters == (me,):
-                since[number] = LogIndex(0)
-        yield described, since
+def last_common(own: Runs, own_last: LogIndex, theirs: Runs, their_last: LogIndex) -> LogIndex:
+    """The last entry that is the same in two logs, given by their terms; -1 if there is none."""
+    spans = {term: (first, end) for first, end, term in _spans(theirs, their_last)}
+    common = LogIndex(-1)
+    for first, end, term in _spans(own, own_last):
+        if term in spans:
+            both_end = min(end, spans[term][1])
+            if both_end >= max(first, spans[term][0]):
+                common = max(common, LogIndex(both_end))
+    return common
 
 
-def _messages(path: Path, number: int, since: LogIndex) -> Iterator[list[NewMessage]]:
-    """The messages of a log from an entry on, each with an id that says where it stood."""
+def _spans(runs: Runs, last: LogIndex) -> Iterator[tuple[int, int, int]]:
+    for place, (first, term) in enumerate(runs):
+        yield first, runs[place + 1][0] - 1 if place + 1 < len(runs) else last, term
+
+
+def _messages(path: Path, number: int, terms: Runs, last: LogIndex) -> Iterator[list[NewMessage]]:
+    """The messages of a log that the other one does not have, each with an id that says where it stood."""
     partition_log, _ = PartitionLog.open(path)
+    messages: list[NewMessage] = []
     try:
-        index = max(since, partition_log.first_index)
+        common = last_common(partition_log.term_runs(), partition_log.last_index, terms, last)
+        index = max(LogIndex(common + 1), partition_log.first_index)
         while index <= partition_log.last_index:
             try:
                 entries = partition_log.read_entries(index, _READ_BYTES, partition_log.last_index)
             except DamagedEntries as damage:
-                log.error("damaged_and_lost", path=str(path), problem=damage.message)
+                log.error(
+                    "damaged_and_not_given", path=str(path), problem=damage.message, hint=f"it is kept in {_GIVEN}"
+                )
                 index = damage.next_index
                 continue
             for entry in entries:
                 if entry.kind == KIND_BATCH:
-                    yield [
+                    messages += [
                         NewMessage(value=message.value, key=message.key, id=message.id, headers=message.headers)
                         for message in record_batch.decode(entry.payload, number, is_epoch_told=True)
                     ]
+                    if len(messages) >= _MESSAGES_AT_ONCE:
+                        yield messages
+                        messages = []
+            if messages:
+                yield messages
+                messages = []
             index = LogIndex(index + len(entries))
     finally:
         partition_log.close()
 
 
 def _begin_anew(directory: DataDirectory, now_ms: TimestampMs) -> None:
+    """Everything is kept in `given` until the next time, should somebody want to look."""
     directory.begin_new_life(now_ms)
-    for path in (directory.topics, directory.control, directory.trash):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (directory.votes_file, *directory.path.glob("state.sqlite*")):
-        path.unlink(missing_ok=True)
+    given = directory.path / _GIVEN
+    if not given.exists():
+        given.mkdir()
+    for path in (directory.topics, directory.control, directory.votes_file, *directory.path.glob("state.sqlite*")):
+        if path.exists():
+            kept = given / path.name
+            if kept.is_dir():
+                shutil.rmtree(kept)
+            path.rename(kept)
+    sync_directory(given)
     sync_directory(directory.path)
     (directory.path / _FILE).unlink()
     sync_directory(directory.path)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 
 from holdfast.model.entries import Entry
+from holdfast.model.errors import DiskFull
 from holdfast.model.ids import LogIndex, Offset
 from holdfast.storage import frames
 from holdfast.storage.entries import BadEntry, checked
@@ -41,8 +42,10 @@ def mend(segment: Segment, hole: Hole, entries: Sequence[Entry]) -> None:
     if position != hole.end and not is_at_end:
         raise BadEntry(f"{position - hole.position} bytes do not fit into a hole of {hole.end - hole.position}")
     try:
-        os.pwrite(segment.fd, b"".join(pieces), hole.position)
+        written = os.pwrite(segment.fd, b"".join(pieces), hole.position)
         os.fsync(segment.fd)
     except OSError as error:
         raise as_write_error(error) from error
+    if written != position - hole.position:
+        raise DiskFull(f"the disk took {written} of {position - hole.position} bytes; make room")
     segment.mended(hole, position if is_at_end else segment.size)

@@ -290,18 +290,18 @@ class ClusterBackend:
         self.topics_here.reign_watchers.append(on_change)
 
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
-        self._check_takes()
+        self._check_takes(partition)
         return self._appending.append(partition, batch)
 
     def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> asyncio.Future[Offset]:
-        self._check_takes()
+        self._check_takes(partition)
         return self._appending.append_all(partition, batches)
 
-    def _check_takes(self) -> None:
+    def _check_takes(self, partition: PartitionId) -> None:
         if self._failure is not None:
             raise self._failure
         if self.pairing is not None:
-            self.pairing.check_backup()
+            self.pairing.check_backup(self.topics_here.found(partition))
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
         if self._failure is not None:

@@ -18,7 +18,17 @@ from holdfast.model.topics import TopicConfig
 COMMANDS_MAX: Final = 1024
 
 
-class CreateTopic(msgspec.Struct, array_like=True, frozen=True, tag=1):
+class CreateTopicOfBefore(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """As it stands in older logs: whoever proposed it named the first replicas, and could be mistaken."""
+
+    name: TopicName
+    config: TopicConfig
+    created_ms: TimestampMs
+    voters: tuple[str, ...]
+    token: str
+
+
+class CreateTopic(msgspec.Struct, array_like=True, frozen=True, tag=7):
     """`token` tells this topic from another of the same name.
 
     Its first replicas are those that are members of the control group where this stands in its log. Whoever proposes
@@ -71,7 +81,7 @@ class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
     node: str
 
 
-Command = CreateTopic | DeleteTopic | MoveCursor | DropCursor | NoteNode | PreferLeader
+Command = CreateTopic | CreateTopicOfBefore | DeleteTopic | MoveCursor | DropCursor | NoteNode | PreferLeader
 
 # What became of a command: nothing to say, or an error (`wire/peer_errors.py`).
 Outcome = bytes | None

@@ -11,6 +11,7 @@ from holdfast.backends.cluster.commands import (
     COMMANDS_MAX,
     Command,
     CreateTopic,
+    CreateTopicOfBefore,
     DeleteTopic,
     DropCursor,
     MoveCursor,
@@ -20,7 +21,7 @@ from holdfast.backends.cluster.commands import (
 from holdfast.backends.cluster.cursor_table import CursorTable, Propose
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
-from holdfast.consensus.members import members_at
+from holdfast.consensus.members import ReplicaId, members_at
 from holdfast.consensus.raft import Raft
 from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
@@ -58,6 +59,9 @@ class ControlState:
             case CreateTopic():
                 voters = members_at(self._raft.members_history, LogIndex(number // COMMANDS_MAX)).members.voters
                 return [state.topic_row(await self.topics.create(command, number, voters))]
+            case CreateTopicOfBefore():
+                named = map(ReplicaId, command.voters)
+                return [state.topic_row(await self.topics.create(command, number, named))]
             case DeleteTopic():
                 topic = await self.topics.delete(command)
                 self.cursors.forget_topic(topic.name)

@@ -171,14 +171,24 @@ class Groups:
             self._awake[replica] = None
 
     def change_members_now(self, changes: Sequence[tuple[Replica, Members]]) -> None:
-        """Write configurations that nobody has to agree to; the disk is waited for once."""
+        """Write configurations that nobody has to agree to; the disk is waited for once. Raises `Unavailable`."""
         for replica, members in changes:
             self._unsaved.pop(replica, None)
             self._hard_states.put(replica.group, replica.raft.hard_state_with(members), lambda: None)
         self._hard_states.sync_now()
         for replica, members in changes:
-            replica.write_members(members)
+            try:
+                replica.write_members(members)
+            except DiskFull:
+                self.resign_for_want_of_room(replica)
             self.touch(replica)
+
+    def resign_for_want_of_room(self, replica: Replica) -> None:
+        """A configuration was saved and not written: no entry of this term may take the place it was meant for."""
+        replica.raft.may_campaign = False
+        replica.disk_full = True
+        replica.raft.follow(replica.raft.term, NOBODY)
+        self.touch(replica)
 
     async def remove(self, group: GroupId, error: HoldfastError) -> None:
         """Take no part in a group any more: its topic was deleted."""
@@ -236,16 +246,19 @@ class Groups:
 
     def on_messages(self, sender: ReplicaId, messages: Iterable[tuple[int, Message]]) -> None:
         """What another node says to groups of this one; groups that are not here (yet) do not answer."""
+        is_outbid = False
         for group, message in messages:
             replica = self.replicas.get(GroupId(group))
             if replica is not None and self._seat is not None and self._is_replaced(replica, message):
                 self.on_replaced()
             elif replica is not None and not self._has_failed:
+                was_leading = replica.raft.leading is not None
                 with self._guarded(replica):
                     replica.raft.step(sender, message)
                 self.touch(replica)
-        if self._seat is not None:
-            # A partner that came back in a later term, without leading, is outbid.
+                is_outbid |= was_leading and replica.raft.leading is None
+        if self._seat is not None and is_outbid:
+            # By a partner that came back in a later term, without leading: the only voter goes beyond that.
             self.elect_without_others()
 
     def _is_replaced(self, replica: Replica, message: Message) -> bool:
@@ -391,10 +404,13 @@ class Groups:
             self._fail(StorageFailed(f"{replica.name} cannot go on: {error!r}; see the log"))
 
     def cannot_lead(self, replica: Replica, damage: DamagedData) -> None:
+        self.on_damage(replica)
+        if replica.raft.members.voters == {replica.raft.replica}:
+            # There is nobody else to lead. Whoever is being let in has to wait until this is mended.
+            return
         if replica.raft.may_campaign:
             log.error("damaged_while_leading", group=replica.name, problem=damage.message)
         replica.raft.may_campaign = False
-        self.on_damage(replica)
         replica.raft.follow(replica.raft.term, NOBODY)
         self.touch(replica)
 

@@ -28,6 +28,8 @@ from holdfast.storage.segment import Segment
 log = structlog.get_logger("holdfast.storage")
 
 _REPLY_S: Final = 5.0
+# What could not be mended is not tried again before this.
+_AGAIN_S: Final = 2.0
 _decode_reply = msgspec.msgpack.Decoder(EntriesReply).decode
 
 
@@ -37,9 +39,15 @@ class Mending:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._under_way: dict[Replica, asyncio.Task[bool]] = {}
+        self._failed_s: dict[Replica, float] = {}
 
     async def mend(self, replica: Replica) -> bool:
         """Whether a log has no hole any more."""
+        failed_s = self._failed_s.pop(replica, None)
+        now = asyncio.get_running_loop().time()
+        if failed_s is not None and now - failed_s < _AGAIN_S:
+            self._failed_s[replica] = failed_s
+            return False
         return await asyncio.shield(self.begin(replica))
 
     def begin(self, replica: Replica) -> asyncio.Task[bool]:
@@ -64,6 +72,7 @@ class Mending:
                     file=segment.path.name,
                     hint="no other node that has these entries can be asked now; it is tried again when they are read",
                 )
+                self._failed_s[replica] = asyncio.get_running_loop().time()
                 return False
             log.warning(
                 "mended", group=replica.name, file=segment.path.name, entries=hole.next_index - hole.first_index
@@ -98,7 +107,7 @@ class Mending:
             if not reply.entries:
                 raise BadEntry(f"{node} does not have entry {first}")
             entries += [Entry(Term(each.term), each.kind, each.payload) for each in reply.entries]
-        return entries
+        return entries[: hole.next_index - hole.first_index]
 
 
 def _holes(replica: Replica) -> list[tuple[Segment, Hole]]:

@@ -40,6 +40,7 @@ _STANDING: Final = "pair"
 PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
+_PAIR_LOOK_S: Final = 0.1
 
 
 class Neighbours:
@@ -68,7 +69,6 @@ class Neighbours:
         # Of a pair: told that the partner has taken over, and this node has to begin anew.
         self.on_replaced: Callable[[], None] = lambda: None
         self._partner_hello: Hello | None = None
-        self._refused_us: set[str] = set()
         self._boot = str(uuid_utils.uuid7())
         self._formation: Formation | None = None
         self._links: PeerLinks | None = None
@@ -157,7 +157,7 @@ class Neighbours:
                 log.warning("waiting_for_peers", missing=missing, hint=hint)
             self._changed.clear()
             try:
-                async with asyncio.timeout(_WAITING_LOG_S if self._pair is None else self._pair.heartbeat_s):
+                async with asyncio.timeout(_WAITING_LOG_S if self._pair is None else _PAIR_LOOK_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue
@@ -187,7 +187,7 @@ class Neighbours:
     def _formed_pair(self, *, is_partner_there: bool) -> Formation | None:
         """The primary begins alone, but not while a partner that has served before may be about to answer."""
         assert self._pair is not None
-        is_absent = self._refused_us or self._loop.time() - self._began_s > self._pair.patience_s
+        is_absent = self._loop.time() - self._began_s > self._pair.patience_s
         founds = self._pair.founds and (is_partner_there or is_absent)
         return formation.founded_by({self.node: self._directory.life}) if founds else None
 
@@ -294,8 +294,6 @@ class Neighbours:
             self._serving.groups.on_dropped(node)
 
     def on_nobody_there(self, node: str) -> None:
-        self._refused_us.add(node)
-        self._changed.set()
         if self.pairing is not None:
             self.pairing.on_refused()
 
@@ -323,6 +321,8 @@ class Neighbours:
 
     def _standing_refusal(self, hello: Hello, own: Standing) -> str | None:
         """Of two that both went on alone, one has to begin anew before they talk."""
+        if hello.cluster != self.cluster:
+            return f"{hello.node} says how it stands in a pair, but not in which"
         self._partner_hello = hello
         try:
             other = Standing.decode(hello.facts[_STANDING])

@@ -19,14 +19,17 @@ import structlog
 
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.replica import Replica
 from holdfast.consensus.members import Members
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
-from holdfast.model.errors import LeaderChanged, Unavailable
+from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 
 log = structlog.get_logger("holdfast.pair")
 
 # So often is looked whether the partner was heard.
 _LOOK_S: Final = 0.05
+# While it is away, so often is looked for groups that are not alone yet.
+_AGAIN_S: Final = 0.25
 
 
 class Surroundings(Protocol):
@@ -53,6 +56,8 @@ class Pairing:
         self._neighbours = neighbours
         self._loop = asyncio.get_running_loop()
         self._watch = PartnerWatch(settings, self._loop.time())
+        self._went_on_s = 0.0
+        self._trouble = ""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -64,9 +69,9 @@ class Pairing:
         raft = self._groups.replicas[CONTROL].raft
         return Standing(raft.term, raft.members.voters == {raft.replica})
 
-    def check_backup(self) -> None:
-        """Raises `Unavailable` where a backup is required, and there is none."""
-        if self.settings.requires_backup and self.standing.is_alone:
+    def check_backup(self, replica: Replica) -> None:
+        """Raises `Unavailable` where a backup is required, and a group has none."""
+        if self.settings.requires_backup and replica.raft.members.voters == {replica.raft.replica}:
             raise Unavailable(f"there is no backup, and one is required: {self.partner} is away or not ready yet")
 
     def start(self) -> None:
@@ -102,7 +107,8 @@ class Pairing:
             now = self._loop.time()
             if self._watch.look(now):
                 self._is_gone(f"nothing was heard of it for {now - self._watch.heard_at_s:.1f} s")
-            elif self._watch.is_away:
+            elif self._watch.is_away and now - self._went_on_s > _AGAIN_S:
+                # Some may have failed, or been made since.
                 self._go_on()
 
     # --- going on without it ----------------------------------------------------------------------------
@@ -114,28 +120,39 @@ class Pairing:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Take the lead where the partner had it, and be alone in every group."""
-        followed = [
-            replica
-            for replica in self._groups.replicas.values()
-            if replica.raft.leading is None and replica.raft.is_voter and replica.raft.may_campaign
-        ]
-        if followed:
-            self._groups.take_over(followed)
+        """Take the lead where the partner had it, and be alone in every group. What fails is tried again."""
+        self._went_on_s = self._loop.time()
+        try:
+            self._take_over_and_be_alone()
+            self._trouble = ""
+        except HoldfastError as error:
+            if self._trouble != error.code:
+                self._trouble = error.code
+                log.error("cannot_go_on_alone", problem=error.message, hint="it is tried again")
+
+    def _take_over_and_be_alone(self) -> None:
+        replicas = list(self._groups.replicas.values())
+        followed = [replica for replica in replicas if replica.raft.leading is None]
+        if any(not replica.raft.is_voter for replica in replicas):
+            # It does not have everything: what it lacks, only the partner has.
+            return
+        able = [replica for replica in followed if replica.raft.may_campaign]
+        if able:
+            self._groups.take_over(able)
         together = [
             replica
-            for replica in self._groups.replicas.values()
+            for replica in replicas
             if replica.raft.leading is not None and replica.raft.members.everybody != {replica.raft.replica}
         ]
         if not together:
             return
+        if self.settings.requires_backup:
+            for replica in together:
+                replica.audience.refuse_appends(LeaderChanged("the backup was lost before it was known to have this"))
         self._groups.change_members_now([(replica, Members(frozenset({replica.raft.replica}))) for replica in together])
         for replica in together:
-            if self.settings.requires_backup:
-                replica.audience.refuse_appends(LeaderChanged("the backup was lost before it was known to have this"))
-            if replica.group != CONTROL:
-                continue
-            if replica in followed:
-                self.failovers += 1
-                self.last_gap_s = self._loop.time() - self._watch.heard_at_s
-            log.warning("alone", partner=self.partner, epoch=replica.raft.term, took_over=replica in followed)
+            if replica.group == CONTROL:
+                if replica in followed:
+                    self.failovers += 1
+                    self.last_gap_s = self._loop.time() - self._watch.heard_at_s
+                log.warning("alone", partner=self.partner, epoch=replica.raft.term, took_over=replica in followed)

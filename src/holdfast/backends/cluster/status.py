@@ -76,6 +76,7 @@ def of_group(replica: Replica) -> GroupDescription:
         commit_index=raft.commit,
         shown_index=replica.shown_index,
         last_index=raft.shape.last_index,
+        terms=list(replica.log.term_runs()),
         is_asleep=raft.is_asleep,
         elections=raft.elections,
         followers=followers,

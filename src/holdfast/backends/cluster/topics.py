@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import structlog
 
-from holdfast.backends.cluster.commands import COMMANDS_MAX, CreateTopic, DeleteTopic
+from holdfast.backends.cluster.commands import COMMANDS_MAX, CreateTopic, CreateTopicOfBefore, DeleteTopic
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.replica_names import node_of
@@ -91,7 +91,9 @@ class Topics:
 
     # --- the control log's commands -----------------------------------------------------------------
 
-    async def create(self, command: CreateTopic, number: int, voters: Iterable[ReplicaId]) -> Topic:
+    async def create(
+        self, command: CreateTopic | CreateTopicOfBefore, number: int, voters: Iterable[ReplicaId]
+    ) -> Topic:
         """Raises `TopicExists` for another one of that name."""
         known = self.known.get(command.name)
         if known is not None:

@@ -25,7 +25,7 @@ from holdfast.backends.cluster.replica_names import life_of, node_of, replica_id
 from holdfast.backends.cluster.state import NodeRow
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.leading import Leading
-from holdfast.consensus.members import NOBODY, Members, ReplicaId
+from holdfast.consensus.members import Members, ReplicaId
 from holdfast.model.errors import DiskFull, HoldfastError
 from holdfast.model.limits import MIB
 
@@ -121,7 +121,7 @@ class Upkeep:
             if not is_there and self._neighbours.life_of(node_of(voter)) == life_of(voter):
                 return Members(members.voters, members.learners | {voter})
         partner = self._neighbours.partner_to_let_in(members)
-        if partner is not None and replica is self._control.replica:
+        if partner is not None:
             return Members(members.voters, members.learners | {partner})
         for learner in sorted(members.learners):
             progress = leading.progress.get(learner)
@@ -129,9 +129,17 @@ class Upkeep:
             life = self._neighbours.life_of(node_of(learner))
             if node_of(learner) in others and life not in (None, life_of(learner)):
                 return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
-            if progress is not None and node_of(learner) not in others and progress.match >= replica.raft.commit:
+            is_complete = progress is not None and progress.match >= replica.raft.commit
+            if is_complete and node_of(learner) not in others and self._may_vote(replica, learner):
                 return Members(members.voters | {learner}, members.learners - {learner})
         return None
+
+    def _may_vote(self, replica: Replica, learner: ReplicaId) -> bool:
+        """Of a pair, the control group is the last: who votes there may take over, and must have everything then."""
+        if self._neighbours.pairing is None or replica is not self._control.replica:
+            return True
+        others = (each for each in self._groups.replicas.values() if each is not replica)
+        return all(learner in each.raft.members.voters for each in others)
 
     def change_members(self, replica: Replica, members: Members) -> None:
         """Write a configuration that its leader has nothing against."""
@@ -140,11 +148,7 @@ class Upkeep:
         try:
             replica.write_members(members)
         except DiskFull:
-            # What was saved must never count: no entry of this term may take the place it was meant for.
-            raft.may_campaign = False
-            replica.disk_full = True
-            raft.follow(raft.term, NOBODY)
-            self._groups.touch(replica)
+            self._groups.resign_for_want_of_room(replica)
             return
         log.info("members_changed", group=replica.name, members=str(members))
 
