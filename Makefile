@@ -12,7 +12,7 @@ ROUNDS ?= 20
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants chaos chaos-pair demo-failover clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants chaos chaos-pair demo-failover clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,12 @@ sim: setup  ## let a whole cluster live through SEEDS=2000 simulated disasters
 
 sim-mutants: setup  ## plant bugs in the consensus and see that the simulator finds each
 	$(BIN)/python -m simulation.mutants
+
+sim-pair: setup  ## simulate pairs, SEEDS=2000 runs
+	$(BIN)/python -m simulation.pair --seeds $(SEEDS)
+
+sim-pair-mutants: setup  ## plant bugs in the pair and see that the simulator finds each
+	$(BIN)/python -m simulation.pair_mutants
 
 chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
 	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)

@@ -31,7 +31,7 @@ def run_many(start: int, seeds: int, profile: str | None = None) -> int:
             print(described(outcome), flush=True)
     for name, count in sorted(totals.items()):
         print(f"{count:>10,}  {name}")
-    print(f"{seeds:>10,}  seeds, of which {sum(broken.values())} broke {dict(broken) or 'nothing'}")
+    print(f"{seeds:>10,}  seeds, {sum(broken.values())} of them broken{f': {dict(broken)}' if broken else ''}")
     return 1 if broken else 0
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from holdfast.model.ids import Term
 
 # Who looks less often than this was not running.
-_STANDSTILL_S: Final = 0.2
+_STANDSTILL_S: Final = 0.15
 
 
 class PairSettings(NamedTuple):
@@ -80,7 +80,7 @@ class PartnerWatch:
 
     def look(self, now_s: float) -> bool:
         """A moment has passed; whether it is gone since just now."""
-        if now_s - self._looked_at_s > max(self.settings.heartbeat_s, _STANDSTILL_S):
+        if now_s - self._looked_at_s > max(_STANDSTILL_S, min(self.settings.heartbeat_s, self.settings.patience_s / 2)):
             # It was this one that stood still: what the partner said meanwhile was not read yet.
             self.heard_at_s = now_s
         self._looked_at_s = now_s

@@ -180,10 +180,10 @@ class Node:
         if self.replaced.is_set():
             return
         hello = self.backend.neighbours.partner_hello
-        if hello is not None and "http" in hello.addresses:
-            log.error("replaced", by=hello.node, hint="what only this node has is given to it; then this is its backup")
-            rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
-            self.replaced.set()
+        assert hello is not None
+        log.error("replaced", by=hello.node, hint="what only this node has is given to it; then this is its backup")
+        rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
+        self.replaced.set()
 
     def _http_of(self, hello: Hello) -> str:
         """Where another node serves HTTP: one that listens everywhere is found where its peers find it."""

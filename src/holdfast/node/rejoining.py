@@ -29,22 +29,26 @@ from typing import Final
 import msgspec
 import structlog
 
+from holdfast.backends.cluster.hard_states import decode
 from holdfast.client.client import Client
 from holdfast.model.entries import KIND_BATCH
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import LogIndex, TimestampMs
+from holdfast.model.ids import LogIndex, Term, TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import Topic
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.entries import DamagedEntries
 from holdfast.storage.log import PartitionLog, sync_directory
+from holdfast.storage.votes import VoteJournal
 from holdfast.wire import record_batch
 
 log = structlog.get_logger("holdfast.pair")
 
 _FILE: Final = "replaced.json"
 _GIVEN: Final = "given"
+# On a message that had no id and was given: the epoch in which it was stored first.
+_GIVEN_HEADER: Final = "holdfast-given"
 _READ_BYTES: Final = 4 * MIB
 # One call for so many messages, or for what was read at once.
 _MESSAGES_AT_ONCE: Final = 1000
@@ -165,6 +169,7 @@ def _messages(path: Path, number: int, terms: Runs, last: LogIndex) -> Iterator[
     """The messages of a log that the other one does not have, each with an id that says where it stood."""
     partition_log, _ = PartitionLog.open(path)
     messages: list[NewMessage] = []
+    their_terms = {term for _, term in terms}
     try:
         common = last_common(partition_log.term_runs(), partition_log.last_index, terms, last)
         index = max(LogIndex(common + 1), partition_log.first_index)
@@ -179,10 +184,7 @@ def _messages(path: Path, number: int, terms: Runs, last: LogIndex) -> Iterator[
                 continue
             for entry in entries:
                 if entry.kind == KIND_BATCH:
-                    messages += [
-                        NewMessage(value=message.value, key=message.key, id=message.id, headers=message.headers)
-                        for message in record_batch.decode(entry.payload, number, is_epoch_told=True)
-                    ]
+                    messages += _given(entry.payload, number, their_terms)
                     if len(messages) >= _MESSAGES_AT_ONCE:
                         yield messages
                         messages = []
@@ -194,9 +196,30 @@ def _messages(path: Path, number: int, terms: Runs, last: LogIndex) -> Iterator[
         partition_log.close()
 
 
+def _given(batch: record_batch.Buffer, number: int, their_terms: set[int]) -> Iterator[NewMessage]:
+    """The messages of a batch with ids, less those that came from the other one, where they stand without an id."""
+    epoch = record_batch.header(batch).leader_epoch
+    for message in record_batch.decode(batch, number, is_epoch_told=True):
+        headers = list(message.headers)
+        if message.id == record_batch.default_id(number, message.offset, epoch):
+            headers.append((_GIVEN_HEADER, str(epoch).encode()))
+        elif any(name == _GIVEN_HEADER and int(value) in their_terms for name, value in headers):
+            continue
+        yield NewMessage(value=message.value, key=message.key, id=message.id, headers=headers)
+
+
+def _last_term(directory: DataDirectory) -> int:
+    """The highest term of any group: what it wrote in it has ids that nothing else may have."""
+    if not directory.votes_file.exists():
+        return 0  # it was moved away already, and the floor is set
+    journal, states = VoteJournal.open(directory.votes_file)
+    journal.close()
+    return max((decode(state).term for state in states.values()), default=Term(0))
+
+
 def _begin_anew(directory: DataDirectory, now_ms: TimestampMs) -> None:
     """Everything is kept in `given` until the next time, should somebody want to look."""
-    directory.begin_new_life(now_ms)
+    directory.begin_new_life(now_ms, term_floor=_last_term(directory))
     given = directory.path / _GIVEN
     if not given.exists():
         given.mkdir()

@@ -43,6 +43,8 @@ class Identity(msgspec.Struct, frozen=True):
     created_ms: int
     # Absent in directories of before there were clusters: they live since they were made.
     life: str = ""
+    # Terms up to this one were used in an earlier life that had to give way, and are never used again.
+    term_floor: int = 0
 
 
 class DataDirectory:
@@ -82,10 +84,11 @@ class DataDirectory:
         """Hexadecimal; another one for each directory that a node ever had."""
         return self.identity.life or f"{self.identity.created_ms:x}"
 
-    def begin_new_life(self, now_ms: int) -> None:
+    def begin_new_life(self, now_ms: int, *, term_floor: int = 0) -> None:
         """Something that was promised is lost: from now on this is somebody else, durably."""
         life = f"{max(now_ms, int(self.life, 16) + 1):x}"
-        self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, life=life))
+        floor = max(term_floor, self.identity.term_floor)
+        self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, life=life, term_floor=floor))
         sync_directory(self.path)
 
     @classmethod

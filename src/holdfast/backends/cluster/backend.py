@@ -48,7 +48,7 @@ from holdfast.model.errors import (
     ReadFailed,
     ShuttingDown,
 )
-from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
@@ -159,6 +159,7 @@ class ClusterBackend:
             on_failure=self._fail,
             # Each of a pair has terms of its own.
             seat=None if self._pair is None else self.neighbours.names.index(self.node_id),
+            term_floor=Term(self._directory.identity.term_floor),
         )
         self.topics_here = Topics(self._files, self.groups, formation.members, is_up=self.neighbours.is_up)
         self.topics_here.leaving = opened.leaving
@@ -204,7 +205,7 @@ class ClusterBackend:
         if self._pair is not None:
             self.pairing = self.neighbours.pairing = Pairing(self._pair, self.groups, self.neighbours)
             self.topics_here.favours = lambda: self.control.replica.leader_node
-            self.groups.on_replaced = self.neighbours.on_replaced
+            self.groups.on_replaced = self.pairing.meets_another_leader
             self.pairing.start()
         self.neighbours.attach(self.serving)
         self.groups.start()
@@ -218,6 +219,9 @@ class ClusterBackend:
     async def _begin(self, *, is_incomplete: bool) -> None:
         """Be where the others are, or, alone, where this node was, before anybody is served."""
         control = self.control
+        if self.pairing is not None:
+            self.groups.elect_without_others()
+            self.pairing.go_on_as_before()
         if not control.replica.is_alone:
             with contextlib.suppress(NoQuorum):
                 index = await self._confirming.confirm(control.replica, _CATCH_UP_S)

@@ -59,8 +59,10 @@ class Groups:
         sync: SyncPolicy,
         on_failure: Callable[[HoldfastError], None],
         seat: Seat | None = None,
+        term_floor: Term = Term(0),  # noqa: B008 - a number
     ) -> None:
         self.me = me
+        self._term_floor = term_floor
         self.replicas: dict[GroupId, Replica] = {}
         self.syncer = Syncer(on_synced=self._on_synced, on_failure=self._on_sync_failure)
         self.longest_tick_gap_s = 0.0
@@ -68,7 +70,7 @@ class Groups:
         self.leaderless_s = self.leaderless_now_s = 0.0
         self.elections_of_removed = 0
         # Of a pair: told that the partner took over meanwhile.
-        self.on_replaced: Callable[[], None] = lambda: None
+        self.on_replaced: Callable[[Replica], None] = lambda replica: None
         # Told of a log that has gone bad.
         self.on_damage: Callable[[Replica], object] = lambda replica: None
         self._seat = seat
@@ -138,7 +140,7 @@ class Groups:
         if state is None:
             # A log that is older than its groups was written in some term: votes begin behind it.
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
-            state = HardState(last_term, NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
+            state = HardState(max(last_term, self._term_floor), NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
         shape = LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
         raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=TIMING, seat=self._seat)
         replica = Replica(group, name, log, raft, self, node_of(self.me))
@@ -250,7 +252,7 @@ class Groups:
         for group, message in messages:
             replica = self.replicas.get(GroupId(group))
             if replica is not None and self._seat is not None and self._is_replaced(replica, message):
-                self.on_replaced()
+                self.on_replaced(replica)
             elif replica is not None and not self._has_failed:
                 was_leading = replica.raft.leading is not None
                 with self._guarded(replica):

@@ -69,6 +69,7 @@ class Neighbours:
         # Of a pair: told that the partner has taken over, and this node has to begin anew.
         self.on_replaced: Callable[[], None] = lambda: None
         self._partner_hello: Hello | None = None
+        self._gives_way = False
         self._boot = str(uuid_utils.uuid7())
         self._formation: Formation | None = None
         self._links: PeerLinks | None = None
@@ -264,7 +265,7 @@ class Neighbours:
     # --- hearing of them --------------------------------------------------------------------------
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
-        if self._serving is not None:
+        if self._serving is not None and not self._gives_way:
             self._serving.on_messages(hello, messages)
 
     async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
@@ -315,9 +316,19 @@ class Neighbours:
                 formation.decode(hello.facts[_FORMATION].encode())
             except msgspec.MsgspecError as error:
                 return f"{hello.node} does not say clearly which cluster it belongs to: {error}"
+        if self._gives_way:
+            return f"{self.node} was replaced, and begins anew"
         if self.pairing is not None and _STANDING in hello.facts:
             return self._standing_refusal(hello, self.pairing.standing)
         return None
+
+    def give_way(self) -> None:
+        """The partner took over: nothing is said to it, nor heard of it, until this node begins anew."""
+        hello = self._partner_hello
+        if hello is None or "http" not in hello.addresses:
+            return  # it is still starting, and does not say yet where it takes what it is to be given
+        self._gives_way = True
+        self.on_replaced()
 
     def _standing_refusal(self, hello: Hello, own: Standing) -> str | None:
         """Of two that both went on alone, one has to begin anew before they talk."""
@@ -329,7 +340,7 @@ class Neighbours:
         except ValueError as error:
             return str(error)
         if own.yields_to(other):
-            self.on_replaced()
+            self.give_way()
             return f"{hello.node} took over in epoch {other.term}; {self.node} begins anew as its backup"
         if other.yields_to(own):
             return f"{self.node} took over in epoch {own.term}; {hello.node} has to begin anew"

@@ -20,6 +20,7 @@ import structlog
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica_names import life_of, node_of
 from holdfast.consensus.members import Members
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
 from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
@@ -41,6 +42,10 @@ class Surroundings(Protocol):
     def names(self) -> list[str]: ...
 
     def drop_link(self, node: str, reason: str) -> None: ...
+
+    def life_of(self, node: str) -> str | None: ...
+
+    def give_way(self) -> None: ...
 
 
 class Pairing:
@@ -107,9 +112,16 @@ class Pairing:
             now = self._loop.time()
             if self._watch.look(now):
                 self._is_gone(f"nothing was heard of it for {now - self._watch.heard_at_s:.1f} s")
-            elif self._watch.is_away and now - self._went_on_s > _AGAIN_S:
+            elif now - self._went_on_s > _AGAIN_S and (self._watch.is_away or self._is_somebody_else()):
                 # Some may have failed, or been made since.
                 self._go_on()
+
+    def meets_another_leader(self, replica: Replica) -> None:
+        """The control group decides who gives way; for others the two have to say anew how they stand."""
+        if replica.group == CONTROL:
+            self._neighbours.give_way()
+        else:
+            self._neighbours.drop_link(self.partner, f"both lead {replica.name}")
 
     # --- going on without it ----------------------------------------------------------------------------
 
@@ -130,12 +142,28 @@ class Pairing:
                 self._trouble = error.code
                 log.error("cannot_go_on_alone", problem=error.message, hint="it is tried again")
 
+    def go_on_as_before(self) -> None:
+        """At start: who was alone in one group had gone on alone, and was stopped before it was so in all."""
+        if any(map(_is_alone, self._groups.replicas.values())):
+            self._go_on()
+
+    def _is_somebody_else(self) -> bool:
+        return any(map(self._waits_for_a_lost_disk, self._groups.replicas.values()))
+
+    def _waits_for_a_lost_disk(self, replica: Replica) -> bool:
+        """The partner is there, but what a group knows of it is a disk it no longer has: that one is gone for good."""
+        life = self._neighbours.life_of(self.partner)
+        members = replica.raft.members.everybody
+        return life is not None and any(node_of(each) == self.partner and life_of(each) < life for each in members)
+
     def _take_over_and_be_alone(self) -> None:
         replicas = list(self._groups.replicas.values())
-        followed = [replica for replica in replicas if replica.raft.leading is None]
         if any(not replica.raft.is_voter for replica in replicas):
             # It does not have everything: what it lacks, only the partner has.
             return
+        if not self._watch.is_away and self._is_somebody_else():
+            replicas = [replica for replica in replicas if self._waits_for_a_lost_disk(replica)]
+        followed = [replica for replica in replicas if replica.raft.leading is None]
         able = [replica for replica in followed if replica.raft.may_campaign]
         if able:
             self._groups.take_over(able)
@@ -156,3 +184,7 @@ class Pairing:
                     self.failovers += 1
                     self.last_gap_s = self._loop.time() - self._watch.heard_at_s
                 log.warning("alone", partner=self.partner, epoch=replica.raft.term, took_over=replica in followed)
+
+
+def _is_alone(replica: Replica) -> bool:
+    return replica.raft.members.voters == {replica.raft.replica}

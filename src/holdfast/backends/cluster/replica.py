@@ -120,7 +120,9 @@ class Replica:
         leading = self.raft.leading
         if leading is None or not leading.is_settled:
             return None
-        return self.raft.term if self.shown_index >= leading.first_index or self.is_alone else None
+        # Who is alone writes nothing to begin a reign with.
+        first = leading.first_index - 1 if self.is_alone else leading.first_index
+        return self.raft.term if self.shown_index >= first else None
 
     @property
     def leader_node(self) -> str | None:
