@@ -22,11 +22,16 @@ def _children(pid: int) -> list[int]:
 
 
 CLUSTER = [work.name for work in named("cluster")]
-ALONE = [work.name for work in ALL if work.name not in CLUSTER]
+PAIR = [work.name for work in named("pair")]
+ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR]
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("names", "only"), [(ALONE, ALONE), (CLUSTER, ["cluster"])], ids=["one broker", "three nodes"])
+@pytest.mark.parametrize(
+    ("names", "only"),
+    [(ALONE, ALONE), (CLUSTER, ["cluster"]), (PAIR, ["pair"])],
+    ids=["one broker", "three nodes", "a pair"],
+)
 def test_a_quick_run_measures_every_work_and_keeps_the_result(
     tmp_path: Path, names: list[str], only: list[str]
 ) -> None:

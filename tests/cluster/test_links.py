@@ -174,6 +174,7 @@ async def test_bad_address_is_refused_and_changes_nothing() -> None:
 @on_both_loops
 async def test_slow_reader_makes_messages_be_dropped_and_is_told_when_there_is_room() -> None:
     async with cluster(LinkNode("n1"), LinkNode("n2")) as (n1, n2):
+        await until(lambda: "n1" in n2.links._accepted, "n1 is known")
         (_, accepted) = n2.links._accepted["n1"]
         accepted.set_reading(False)
         for _ in range(50):

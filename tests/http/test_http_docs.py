@@ -72,7 +72,7 @@ def test_every_metric_is_explained(tmp_path: Path) -> None:
 
 
 async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
-    """Everything a node of a cluster measures, with a processor, a topic, a cursor and an error."""
+    """Everything a node of a pair measures, with a processor, a topic, a cursor and an error."""
     ports = {name: free_port() for name in ("n1", "n2")}
     peers = [f"{name}=127.0.0.1:{port}" for name, port in ports.items()]
     nodes = [
@@ -84,6 +84,7 @@ async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
                 peers=peers,
                 text="127.0.0.1:0",
                 http="127.0.0.1:0",
+                pair="primary" if name == "n1" else "backup",
                 compute_ms="0:0",
                 processor_workers=1,
             )

@@ -20,7 +20,7 @@ from holdfast.client.limits import BUFFER_BYTES_DEFAULT, BUFFER_MESSAGES_DEFAULT
 from holdfast.client.loop_thread import LoopThread
 from holdfast.client.message import Message
 from holdfast.client.results import PublishResults
-from holdfast.model.cluster import ClusterDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -163,6 +163,9 @@ class BlockingClient:
 
     def cluster(self) -> ClusterDescription:
         return self._thread.run(self._client.cluster())
+
+    def groups(self, topic: str) -> list[GroupDescription]:
+        return self._thread.run(self._client.groups(topic))
 
     def transfer(self, topic: str | None = None, partition: int | None = None, *, to: str) -> None:
         self._thread.run(self._client.transfer(topic, partition, to=to))

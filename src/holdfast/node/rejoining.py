@@ -80,7 +80,7 @@ def found(directory: Path) -> Replaced | None:
     """Whether this directory is to be given up."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=Replaced)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -91,7 +91,7 @@ class AcceptedConnection(FrameConnection):
             self._take_request(hello, *peer.decode_request(body))
             return True
         if kind == peer.GOODBYE:
-            self._end("")
+            self.end("")
             return False
         raise BadPeerFrame(f"a frame of kind {kind} from a caller")
 
@@ -119,11 +119,11 @@ class AcceptedConnection(FrameConnection):
 
     def _turn_away(self, reason: str) -> None:
         self._trouble("peer_refused", reason)
-        self._end("refused" if self._is_known else "", peer.refusal_frame(reason))
+        self.end("refused" if self._is_known else "", peer.refusal_frame(reason))
 
     def _refused(self, reason: str) -> None:
         self._trouble("peer_refused_us", reason)
-        self._end("it refused this node" if self._is_known else "")
+        self.end("it refused this node" if self._is_known else "")
 
     def bad_frame(self, error: BadPeerFrame) -> None:
         self._turn_away(error.message)
@@ -139,13 +139,14 @@ class AcceptedConnection(FrameConnection):
 
     def silent(self) -> None:
         """Nothing came for too long."""
-        self._end(f"silent for {self._context.timing.silence_s:g} s")
+        self.end(f"silent for {self._context.timing.silence_s:g} s")
 
     def replaced(self) -> None:
         """The peer has made a new connection."""
-        self._end("")
+        self.end("")
 
-    def _end(self, reason: str, last_words: bytes = b"") -> None:
+    def end(self, reason: str, last_words: bytes = b"") -> None:
+        """Close it; the peer connects anew if it wants to."""
         if not self._is_closed:
             self.close(last_words)
             self._finish(reason)
@@ -160,7 +161,7 @@ class AcceptedConnection(FrameConnection):
     async def stopped(self) -> None:
         """Close at once, and wait until no request is being answered."""
         answering = list(self._answering)
-        self._end("")
+        self.end("")
         await asyncio.gather(*answering, return_exceptions=True)
 
     # --- what comes ---------------------------------------------------------------------------------------------

@@ -126,10 +126,12 @@ class PeerLinks:
             raise Unavailable(f"{node} did not answer within {timeout_s:g} s") from None
 
     def drop(self, node: str, reason: str) -> None:
-        """Connect anew, so that both sides say again who they are."""
+        """Connect anew, either way, so that both sides say again who they are."""
         link = self._links.get(node)
         if link is not None:
             link.drop(reason)
+        if node in self._accepted:
+            self._accepted[node][1].end(reason)
 
     def is_up(self, node: str) -> bool:
         link = self._links.get(node)

@@ -40,7 +40,7 @@ _STANDING: Final = "pair"
 PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
-_PAIR_LOOK_S: Final = 0.1
+_PAIR_LOOK_S: Final = 0.25
 
 
 class Neighbours:
@@ -161,7 +161,7 @@ class Neighbours:
                 async with asyncio.timeout(_WAITING_LOG_S if self._pair is None else _PAIR_LOOK_S):
                     await self._changed.wait()
             except TimeoutError:
-                continue
+                self._ask_again()
         if self._formation != found:
             formation.save(self._directory.path, found)
             self._formation = found
@@ -171,6 +171,15 @@ class Neighbours:
                 for node in self._peers:
                     self.drop_link(node, "it has to hear which pair this is")
         return found
+
+    def _ask_again(self) -> None:
+        """Of a pair: who said who it is before it began a pair has to say it again, and nodes do that once a link."""
+        if self._pair is None or self._pair.founds or self._links is None:
+            return
+        for node in self._peers:
+            hello = self._links.hello_of(node)
+            if hello is not None and _FORMATION not in hello.facts:
+                self._links.drop(node, "it has not said yet which pair it is")
 
     def _formed(self) -> Formation | None:
         founders = {self.node: self._directory.life}
