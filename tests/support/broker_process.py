@@ -24,6 +24,7 @@ from tests.support.text_client import TextClient
 START_S = 30.0
 STOP_S = 30.0
 BATCHES = "application/vnd.holdfast.batches"
+_given_ports: set[int] = set()
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
@@ -39,8 +40,11 @@ def free_port() -> int:
     rolled = random.SystemRandom()
     while True:
         port = rolled.randrange(15_000, 32_000)
+        if port in _given_ports:
+            continue  # it is free only until whoever has it listens
         with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            _given_ports.add(port)
             return port
 
 
