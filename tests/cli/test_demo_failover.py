@@ -7,15 +7,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from typer.main import get_command
 
-from holdfast.cli.app import app
 from holdfast.cli.demo import failover_timeline, failover_view, pair_process
 from holdfast.cli.demo.failover_score import Arrival, FailoverScore
 from tests.cli.program import Running, holdfast, until
-
-HAS_PAIR = {"primary", "backup"} <= set(getattr(get_command(app), "commands", {}))
-needs_pair = pytest.mark.skipif(not HAS_PAIR, reason="there is no `holdfast primary` and `holdfast backup` yet")
 
 
 def performed() -> FailoverScore:
@@ -85,7 +80,6 @@ def test_brokers_are_started_with_the_seeds_commands() -> None:
     assert started[4:7] == ["backup", "8081", "localhost:8080"] and "/somewhere/backup" in started
 
 
-@needs_pair
 def test_killed_primary_loses_nothing(tmp_path: Path) -> None:
     times = ("--kill-after", "3s", "--then", "2s", "--rate", "20")
     ended = holdfast("demo", "failover", *times, "--out", str(tmp_path / "out"), "--json")
@@ -99,7 +93,6 @@ def test_killed_primary_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "demo-failover.json").exists()
 
 
-@needs_pair
 def test_interrupted_demo_leaves_no_broker_behind(tmp_path: Path) -> None:
     with Running("demo", "failover", "--out", str(tmp_path)) as playing:
         playing.line()

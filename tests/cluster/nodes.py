@@ -11,6 +11,7 @@ from pathlib import Path
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
+from holdfast.consensus.partner import PairSettings
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
 from holdfast.storage.directory import DataDirectory
@@ -26,8 +27,11 @@ def now_ms() -> TimestampMs:
 class Nodes:
     """Nodes by name; those that run have a backend and a broker."""
 
-    def __init__(self, root: Path, count: int = 3, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> None:
+    def __init__(
+        self, root: Path, count: int = 3, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT, is_pair: bool = False
+    ) -> None:
         self.segment_bytes = segment_bytes
+        self.is_pair = is_pair
         self.root = root
         names = [f"n{number + 1}" for number in range(count)]
         self.addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
@@ -47,6 +51,7 @@ class Nodes:
             segment_bytes=self.segment_bytes,
             listen=(host, int(port)),
             peers=self.addresses,
+            pair=PairSettings(heartbeat_s=0.2, founds=name == "n1") if self.is_pair else None,
             on_fatal=lambda error: self.failed.append(name),
         )
         await backend.start()

@@ -17,8 +17,6 @@ from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, Top
 
 # No reader can have this name: see `names.cursor_name`.
 DELIVERED = CursorName("~delivered")
-# A topic without live subscribers is noted as delivered so often.
-_IDLE_S = 0.5
 # So long a new leader keeps what may not be delivered for subscribers that have to connect again.
 _YOUNG_MS = 5_000
 
@@ -67,17 +65,14 @@ class DeliveryMarks:
         reached = {number: min(each.get(number, Offset(0)) for each in subscribers.values()) for number in positions}
         self._note(topic, reached)
 
-    async def run(self) -> None:
+    def note_unwaited(self) -> None:
         """What nobody waits for counts as delivered, so that a new leader does not begin with what is long gone."""
-        while True:
-            await asyncio.sleep(_IDLE_S)
-            for topic in self._backend.topics():
-                if topic.name not in self._subscribers and not self._was_left_just_now(topic.name):
-                    partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
-                    led = [
-                        each for each in partitions if self._backend.reign(each) is not None and not self.is_young(each)
-                    ]
-                    self._note(topic.name, {each.number: self._backend.end_offset(each) for each in led})
+        for topic in self._backend.topics():
+            if topic.name in self._subscribers or self._was_left_just_now(topic.name):
+                continue
+            partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
+            led = [each for each in partitions if self._backend.reign(each) is not None and not self.is_young(each)]
+            self._note(topic.name, {each.number: self._backend.end_offset(each) for each in led})
 
     def _was_left_just_now(self, topic: TopicName) -> bool:
         """Its subscribers may be about to connect to the other one, since this one is about to go."""

@@ -36,6 +36,8 @@ log = structlog.get_logger("holdfast")
 _FEW_CONNECTIONS = 1000
 # How far behind a node may be that has to lead next, in what it knows of ids.
 _STAND_BY_S = 0.25
+# Of a pair: so often what no live subscriber waits for is noted as delivered.
+_NOTE_DELIVERIES_S = 0.5
 
 
 def now_ms() -> TimestampMs:
@@ -120,7 +122,7 @@ class Node:
         if config.peers:
             self._upkeep.append(loop.create_task(self._stand_by()))
         if config.pair is not None:
-            self._upkeep.append(loop.create_task(self.broker.delivery_marks.run()))
+            self._upkeep.append(loop.create_task(self._note_deliveries()))
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
@@ -175,15 +177,18 @@ class Node:
         """The disk failed: the process ends, and the other nodes carry on."""
         self.failed.set()
 
-    def _on_replaced(self) -> None:
-        """Of a pair: the other one took over. Nothing is acknowledged any more, and the node is begun anew."""
-        if self.replaced.is_set():
-            return
+    def _on_replaced(self) -> bool:
+        """Of a pair: the other one took over. Whether that is noted, so that this node is begun anew."""
         hello = self.backend.neighbours.partner_hello
         assert hello is not None
+        try:
+            rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
+        except OSError as error:
+            log.error("cannot_give_way", by=hello.node, problem=str(error), hint="it is tried again when they meet")
+            return False
         log.error("replaced", by=hello.node, hint="what only this node has is given to it; then this is its backup")
-        rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
         self.replaced.set()
+        return True
 
     def _http_of(self, hello: Hello) -> str:
         """Where another node serves HTTP: one that listens everywhere is found where its peers find it."""
@@ -223,6 +228,11 @@ class Node:
         while True:
             await asyncio.sleep(_STAND_BY_S)
             await self.broker.stand_by()
+
+    async def _note_deliveries(self) -> None:
+        while True:
+            await asyncio.sleep(_NOTE_DELIVERIES_S)
+            self.broker.delivery_marks.note_unwaited()
 
     def _info(self) -> Info:
         return Info(

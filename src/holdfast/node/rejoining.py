@@ -224,7 +224,8 @@ def _begin_anew(directory: DataDirectory, now_ms: TimestampMs) -> None:
     if not given.exists():
         given.mkdir()
     for path in (directory.topics, directory.control, directory.votes_file, *directory.path.glob("state.sqlite*")):
-        if path.exists():
+        is_left = any(path.iterdir()) if path.is_dir() else path.exists()
+        if is_left:  # not so in a second try, after a crash: then it was moved already
             kept = given / path.name
             if kept.is_dir():
                 shutil.rmtree(kept)

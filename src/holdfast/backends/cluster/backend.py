@@ -77,7 +77,7 @@ class ClusterBackend:
         peers: Mapping[str, str] | None = None,
         pair: PairSettings | None = None,
         on_fatal: Callable[[HoldfastError], None] = lambda error: None,
-        on_replaced: Callable[[], None] = lambda: None,
+        on_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
         self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair)
         self.neighbours.on_replaced = on_replaced

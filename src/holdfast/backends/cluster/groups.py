@@ -114,9 +114,9 @@ class Groups:
     def _notice_end(self, ticker: asyncio.Task[None]) -> None:
         """Without ticks a node is as good as dead, but does not know it."""
         if not ticker.cancelled() and (error := ticker.exception()) is not None:
-            self._fail(StorageFailed(f"time stands still: {error!r}"))
+            self.fail(StorageFailed(f"time stands still: {error!r}"))
 
-    def _fail(self, error: HoldfastError) -> None:
+    def fail(self, error: HoldfastError) -> None:
         """No group does anything from now on: what it believes and what the disk has may differ."""
         self._has_failed = True
         self._on_failure(error)
@@ -400,10 +400,10 @@ class Groups:
         try:
             yield
         except HoldfastError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception as error:
             log.exception("group_failed", group=replica.name)
-            self._fail(StorageFailed(f"{replica.name} cannot go on: {error!r}; see the log"))
+            self.fail(StorageFailed(f"{replica.name} cannot go on: {error!r}; see the log"))
 
     def cannot_lead(self, replica: Replica, damage: DamagedData) -> None:
         self.on_damage(replica)
@@ -440,4 +440,4 @@ class Groups:
             replica.durable(replica.log.synced_index)
 
     def _on_sync_failure(self, error: Exception) -> None:
-        self._fail(StorageFailed(f"a sync to disk failed ({error}); check the disk, then restart the broker"))
+        self.fail(StorageFailed(f"a sync to disk failed ({error}); check the disk, then restart the broker"))

@@ -37,7 +37,7 @@ log = structlog.get_logger("holdfast.cluster")
 _FORMATION: Final = "formation"
 _STANDING: Final = "pair"
 # Of two, the one that is left must know at once that the other is gone, and come together again soon.
-PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
+_PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
 _PAIR_LOOK_S: Final = 0.25
@@ -66,8 +66,8 @@ class Neighbours:
             raise ConfigError("a pair has two nodes: name this one and its partner in peers, and nobody else")
         self._pair = pair
         self.pairing: Pairing | None = None
-        # Of a pair: told that the partner has taken over, and this node has to begin anew.
-        self.on_replaced: Callable[[], None] = lambda: None
+        # Of a pair: told that the partner has taken over; returns whether this node begins anew.
+        self.on_replaced: Callable[[], bool] = lambda: False
         self._partner_hello: Hello | None = None
         self._gives_way = False
         self._boot = str(uuid_utils.uuid7())
@@ -119,7 +119,7 @@ class Neighbours:
             return
         assert self._listen is not None
         self._formation = formation.load(self._directory.path)
-        self._links = PeerLinks(self._hello, self, PAIR_TIMING if self._pair is not None else None)
+        self._links = PeerLinks(self._hello, self, _PAIR_TIMING if self._pair is not None else None)
         try:
             host, port = await self._links.start(*self._listen)
         except OSError as error:
@@ -336,8 +336,7 @@ class Neighbours:
         hello = self._partner_hello
         if hello is None or "http" not in hello.addresses:
             return  # it is still starting, and does not say yet where it takes what it is to be given
-        self._gives_way = True
-        self.on_replaced()
+        self._gives_way = self.on_replaced()
 
     def _standing_refusal(self, hello: Hello, own: Standing) -> str | None:
         """Of two that both went on alone, one has to begin anew before they talk."""

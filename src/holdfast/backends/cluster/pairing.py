@@ -23,7 +23,7 @@ from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.replica_names import life_of, node_of
 from holdfast.consensus.members import Members
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
-from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
+from holdfast.model.errors import HoldfastError, LeaderChanged, StorageFailed, Unavailable
 
 log = structlog.get_logger("holdfast.pair")
 
@@ -137,6 +137,9 @@ class Pairing:
         try:
             self._take_over_and_be_alone()
             self._trouble = ""
+        except StorageFailed as error:
+            # What the disk has is not known any more: to try again would be to hope.
+            self._groups.fail(error)
         except HoldfastError as error:
             if self._trouble != error.code:
                 self._trouble = error.code
@@ -154,7 +157,10 @@ class Pairing:
         """The partner is there, but what a group knows of it is a disk it no longer has: that one is gone for good."""
         life = self._neighbours.life_of(self.partner)
         members = replica.raft.members.everybody
-        return life is not None and any(node_of(each) == self.partner and life_of(each) < life for each in members)
+        if life is None:
+            return False
+        known = [life_of(each) for each in members if node_of(each) == self.partner]
+        return any(int(each, 16) < int(life, 16) for each in known)
 
     def _take_over_and_be_alone(self) -> None:
         replicas = list(self._groups.replicas.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -115,41 +116,22 @@ def cluster(
         )
     import asyncio
 
+    from holdfast.cli.demo import cluster_view, timeline
     from holdfast.cli.demo.cluster_play import Plan, perform
     from holdfast.cli.demo.cluster_score import ClusterScore
-    from holdfast.cli.demo.cluster_view import drawn
     from holdfast.cli.demo.view import View
     from holdfast.testing import LocalCluster
 
     out.mkdir(parents=True, exist_ok=True)
     score = ClusterScore()
-    view = View(lambda passed_s: drawn(score, passed_s), quiet=as_json)
+    view = View(lambda passed_s: cluster_view.drawn(score, passed_s), quiet=as_json)
     plan = Plan(seconds=seconds, rate=rate, kill_after_s=kill_after, back_after_s=back_after)
     with view.shown():
         view.tell(f"starting {nodes} nodes")
         with LocalCluster(nodes) as running:
             asyncio.run(perform(running, plan, score, view.tell))
-    _conclude_cluster(score, out, as_json=as_json)
-
-
-def _conclude_cluster(score: ClusterScore, out: Path, *, as_json: bool) -> None:
-    import msgspec
-
-    from holdfast.cli.demo import cluster_view, timeline
-
-    picture = out / "demo-cluster.svg"
-    picture.write_text(timeline.drawn(score), "utf-8")
-    verdict = {**score.verdict(), "picture": str(picture)}
-    (out / "demo-cluster.json").write_bytes(msgspec.json.encode(verdict) + b"\n")
-    if as_json:
-        output.print_json(verdict)
-    else:
-        console = output.console()
-        console.print(cluster_view.table(score))
-        console.print(cluster_view.summary(score))
-        console.print(f"picture: {picture}")
-    if not score.is_flawless:
-        raise typer.Exit(EXIT_LOST)
+    shown = (cluster_view.table(score), cluster_view.summary(score))
+    _conclude_with_picture("cluster", score, timeline.drawn(score), shown, out, as_json=as_json)
 
 
 @app.command(
@@ -181,16 +163,16 @@ def failover(
     """
     import asyncio
 
+    from holdfast.cli.demo import failover_timeline, failover_view
     from holdfast.cli.demo.failover_play import Plan, perform
     from holdfast.cli.demo.failover_score import FailoverScore
-    from holdfast.cli.demo.failover_view import drawn
     from holdfast.cli.demo.pair_process import PairProcesses
     from holdfast.cli.demo.view import View
     from holdfast.testing.temporary import TemporaryDirectory
 
     out.mkdir(parents=True, exist_ok=True)
     score = FailoverScore()
-    view = View(lambda passed_s: drawn(score, passed_s), quiet=as_json)
+    view = View(lambda passed_s: failover_view.drawn(score, passed_s), quiet=as_json)
     directory = TemporaryDirectory("holdfast-demo-")
     try:
         with view.shown():
@@ -204,24 +186,32 @@ def failover(
                 pair.stop()
     finally:
         directory.remove()
-    _conclude_failover(score, out, as_json=as_json)
+    shown = (failover_view.table(score), failover_view.summary(score))
+    _conclude_with_picture("failover", score, failover_timeline.drawn(score), shown, out, as_json=as_json)
 
 
-def _conclude_failover(score: FailoverScore, out: Path, *, as_json: bool) -> None:
+def _conclude_with_picture(
+    name: str,
+    score: ClusterScore | FailoverScore,
+    picture_text: str,
+    shown: Sequence[object],
+    out: Path,
+    *,
+    as_json: bool,
+) -> None:
+    """Write picture and verdict, show them, and end with 1 if something went wrong."""
     import msgspec
 
-    from holdfast.cli.demo import failover_timeline, failover_view
-
-    picture = out / "demo-failover.svg"
-    picture.write_text(failover_timeline.drawn(score), "utf-8")
+    picture = out / f"demo-{name}.svg"
+    picture.write_text(picture_text, "utf-8")
     verdict = {**score.verdict(), "picture": str(picture)}
-    (out / "demo-failover.json").write_bytes(msgspec.json.encode(verdict) + b"\n")
+    (out / f"demo-{name}.json").write_bytes(msgspec.json.encode(verdict) + b"\n")
     if as_json:
         output.print_json(verdict)
     else:
         console = output.console()
-        console.print(failover_view.table(score))
-        console.print(failover_view.summary(score))
+        for each in shown:
+            console.print(each)
         console.print(f"picture: {picture}")
     if not score.is_flawless:
         raise typer.Exit(EXIT_LOST)
