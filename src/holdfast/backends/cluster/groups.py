@@ -83,7 +83,7 @@ class Groups:
         self._touched: dict[Replica, None] = {}
         self._run_requested = False
         self._awake: dict[Replica, None] = {}
-        self._has_failed = False
+        self.has_failed = False
         # Hard states that the disk had no room for.
         self._unsaved: dict[Replica, tuple[HardState, int]] = {}
         self._warming: dict[Replica, asyncio.Task[None]] = {}
@@ -118,7 +118,7 @@ class Groups:
 
     def fail(self, error: HoldfastError) -> None:
         """No group does anything from now on: what it believes and what the disk has may differ."""
-        self._has_failed = True
+        self.has_failed = True
         self._on_failure(error)
 
     async def stop(self) -> None:
@@ -253,7 +253,7 @@ class Groups:
             replica = self.replicas.get(GroupId(group))
             if replica is not None and self._seat is not None and self._is_replaced(replica, message):
                 self.on_replaced(replica)
-            elif replica is not None and not self._has_failed:
+            elif replica is not None and not self.has_failed:
                 was_leading = replica.raft.leading is not None
                 with self._guarded(replica):
                     replica.raft.step(sender, message)
@@ -387,7 +387,7 @@ class Groups:
         self._run_requested = False
         touched, self._touched = self._touched, {}
         for replica in touched:
-            if self._has_failed or self.replicas.get(replica.group) is not replica:
+            if self.has_failed or self.replicas.get(replica.group) is not replica:
                 continue
             with self._guarded(replica):
                 replica.step_on()

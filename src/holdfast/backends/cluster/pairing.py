@@ -133,6 +133,8 @@ class Pairing:
 
     def _go_on(self) -> None:
         """Take the lead where the partner had it, and be alone in every group. What fails is tried again."""
+        if self._groups.has_failed:
+            return
         self._went_on_s = self._loop.time()
         try:
             self._take_over_and_be_alone()
