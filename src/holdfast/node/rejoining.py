@@ -20,7 +20,6 @@ If the other one cannot take it, because it is gone again, the file is removed a
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,8 +37,9 @@ from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import Topic
 from holdfast.storage.directory import DataDirectory
+from holdfast.storage.durable import replace_file, sync_directory
 from holdfast.storage.entries import DamagedEntries
-from holdfast.storage.log import PartitionLog, sync_directory
+from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
 from holdfast.wire import record_batch
 
@@ -67,12 +67,7 @@ class Replaced(msgspec.Struct, frozen=True):
 
 def note(directory: Path, replaced: Replaced) -> None:
     """Durable on return."""
-    temporary = directory / f"{_FILE}.tmp"
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(replaced) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(directory / _FILE)
+    replace_file(directory / _FILE, msgspec.json.encode(replaced) + b"\n")
     sync_directory(directory)
 
 

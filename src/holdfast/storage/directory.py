@@ -28,7 +28,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.model.errors import DataDirectoryError
-from holdfast.storage.log import sync_directory
+from holdfast.storage.durable import replace_file, sync_directory
 
 FORMAT_VERSION = 2
 # 1 is a broker of before there was a control log: it is read, and from then on it is 2.
@@ -198,10 +198,5 @@ def _lock(lock_fd: int, path: Path) -> None:
 
 
 def _write_identity(path: Path, identity: Identity) -> Identity:
-    temporary = path / "holdfast.json.tmp"
-    with temporary.open("wb") as file:
-        file.write(msgspec.json.encode(identity) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path / "holdfast.json")
+    replace_file(path / "holdfast.json", msgspec.json.encode(identity) + b"\n")
     return identity

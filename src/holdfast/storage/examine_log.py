@@ -17,6 +17,7 @@ from holdfast.model.entries import KIND_BATCH
 from holdfast.model.ids import LogIndex, Offset
 from holdfast.model.limits import GIB, MIB
 from holdfast.storage import frames
+from holdfast.storage.durable import sync_file
 from holdfast.storage.examined import Kind, Report
 from holdfast.storage.index import SparseIndex
 from holdfast.storage.recovery import proven_segments, recover_tail
@@ -267,7 +268,7 @@ def cut_torn_tail(path: Path) -> int:
             # The frame that proves the segments before this one may stand behind the tear. A broker has kept
             # that proof in their indexes when it cuts; here this segment's own has to.
             segment.scan(sealed=False)
-            os.fsync(segment.fd)
+            sync_file(segment.fd)
             segment.save_index(sealed=False)
         return segment.open_for_append()
     finally:
@@ -283,7 +284,7 @@ def rebuild_index(path: Path) -> None:
             segment.scan(sealed=True)
         else:
             segment.open_for_append()
-            os.fsync(segment.fd)
+            sync_file(segment.fd)
         segment.save_index(sealed=is_proven)
     finally:
         segment.release()

@@ -37,7 +37,6 @@ Crash cases:
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +45,7 @@ from holdfast.model.entries import KIND_BATCH, NOTE_HEAD_BYTES, Entry
 from holdfast.model.errors import StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
+from holdfast.storage.durable import sync_directory, sync_file
 from holdfast.storage.entries import EPOCH_MASK, EntryGone, Placed, checked
 from holdfast.storage.frames import FRAME_BYTES
 from holdfast.storage.log_reading import ReadableLog
@@ -118,7 +118,7 @@ class PartitionLog(ReadableLog):
         note_missing_ends(log.segments)
         join_terms(log.segments)
         # What was found counts as durable only once it is: a crash before may have left it unsynced.
-        os.fsync(log.active.fd)
+        sync_file(log.active.fd)
         if log.active.size:
             log.active.keep_index(sealed=False)
         log.sync_directory()
@@ -368,15 +368,6 @@ class PartitionLog(ReadableLog):
             self.active.keep_index(sealed=False)
         for segment in (*self.segments, *self._retired):
             segment.release()
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _finish_reset(directory: Path, beginning: Path) -> Path:

@@ -13,6 +13,7 @@ from holdfast.model.entries import Entry
 from holdfast.model.errors import DiskFull
 from holdfast.model.ids import LogIndex, Offset
 from holdfast.storage import frames
+from holdfast.storage.durable import sync_file
 from holdfast.storage.entries import BadEntry, checked
 from holdfast.storage.frames import FRAME_BYTES, Hole
 from holdfast.storage.segment import Segment, as_write_error
@@ -43,7 +44,7 @@ def mend(segment: Segment, hole: Hole, entries: Sequence[Entry]) -> None:
         raise BadEntry(f"{position - hole.position} bytes do not fit into a hole of {hole.end - hole.position}")
     try:
         written = os.pwrite(segment.fd, b"".join(pieces), hole.position)
-        os.fsync(segment.fd)
+        sync_file(segment.fd)
     except OSError as error:
         raise as_write_error(error) from error
     if written != position - hole.position:

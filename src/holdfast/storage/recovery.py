@@ -7,11 +7,11 @@ has the crash cases) and for an examination that only looks (`examine_log.py`).
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from holdfast.storage.durable import sync_file
 from holdfast.storage.frames import Hole
 from holdfast.storage.segment import Segment
 
@@ -64,7 +64,7 @@ def recover_tail(segments: list[S], first: int) -> tuple[int, list[S]]:
             for dropped in reversed(later):
                 dropped.delete()
             return torn_bytes, later
-        os.fsync(segment.fd)
+        sync_file(segment.fd)
         segment.keep_index(sealed=True)
         segment.release()
     return torn_bytes, []

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from holdfast.model.errors import DiskFull, StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage import frames
+from holdfast.storage.durable import sync_file
 from holdfast.storage.entries import Placed, note
 from holdfast.storage.frames import FRAME_BYTES, Hole
 from holdfast.storage.index import FIRST_INDEX, Place, SparseIndex, TermRuns
@@ -97,7 +98,7 @@ class Segment(ReadableSegment):
             self.ends_at(*proof[1:])
         if size > self.size:
             os.ftruncate(self.fd, self.size)
-            os.fsync(self.fd)
+            sync_file(self.fd)
         return size - self.size
 
     def proof(self) -> SparseIndex | None:
@@ -281,7 +282,7 @@ class Segment(ReadableSegment):
     def cut(self, cut: Cut) -> None:
         """Cut the file in place, durably: old frames behind a new, shorter end would look like damage."""
         os.ftruncate(self.fd, cut.position)
-        os.fsync(self.fd)
+        sync_file(self.fd)
         self._ends_with(cut, self.index)
 
     def copied(self, cut: Cut) -> Segment:
@@ -297,7 +298,7 @@ class Segment(ReadableSegment):
                 if not sent:
                     raise OSError(errno.EIO, "the segment is shorter than it was")
                 position += sent
-            os.fsync(copy._fd)
+            sync_file(copy._fd)
         except OSError as error:
             copy.release()
             temporary.unlink(missing_ok=True)

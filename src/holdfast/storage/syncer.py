@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from holdfast.storage.log import sync_directory
+from holdfast.storage.durable import confirm, sync_data, sync_directory
 
 # Up to this many files, syncing them one after the other is as fast as anything.
 _FILES_ONE_BY_ONE = 3
@@ -181,17 +181,18 @@ class DiskSync:
         started = time.perf_counter()
         if len(files) <= _FILES_ONE_BY_ONE:
             for fd in files:
-                os.fdatasync(fd)
+                sync_data(fd)
             self._note_cost((time.perf_counter() - started) / len(files))
         elif self._syncfs is not None and self._rounds_until_syncfs == 0 and _on_one_file_system(files):
             self._syncfs(files[0])
+            confirm(files[0])
             if time.perf_counter() - started > self._seconds_per_file * len(files) > 0:
                 self._rounds_until_syncfs = _SYNCFS_PAUSE_ROUNDS
         else:
             self._rounds_until_syncfs = max(0, self._rounds_until_syncfs - 1)
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_PARALLEL_SYNCS, thread_name_prefix="holdfast-sync")
-            for _ in self._pool.map(os.fdatasync, files):
+            for _ in self._pool.map(sync_data, files):
                 pass
             self._note_cost((time.perf_counter() - started) / len(files))
         for point in points:

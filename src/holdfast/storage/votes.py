@@ -38,7 +38,7 @@ from crc32c import crc32c
 
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed, Unavailable
 from holdfast.model.limits import MIB
-from holdfast.storage.log import sync_directory
+from holdfast.storage.durable import sync_data, sync_directory, sync_file
 from holdfast.storage.segment import as_write_error
 
 _FILE_MAGIC: Final = b"HFVOTES1"
@@ -176,7 +176,7 @@ class VoteJournal:
         try:
             if os.pwrite(fd, content, 0) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(fd)
+            sync_file(fd)
             temporary.rename(self.path)
         except OSError:
             os.close(fd)
@@ -214,7 +214,7 @@ class VoteJournal:
     def sync_now(self) -> None:
         """Wait for the disk; for the few states that something else must not overtake. Raises `StorageFailed`."""
         try:
-            os.fdatasync(self._fd)
+            sync_data(self._fd)
             if self._directory_dirty:
                 sync_directory(self.path.parent)
         except OSError as error:

@@ -17,7 +17,6 @@ the node takes part in anything. Crash case: it is absent, and the node has not 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -27,7 +26,7 @@ import msgspec
 from holdfast.backends.cluster.replica_names import replica_id
 from holdfast.consensus.members import Members
 from holdfast.model.errors import DataDirectoryError
-from holdfast.storage.log import sync_directory
+from holdfast.storage.durable import replace_file, sync_directory
 
 FILE_NAME: Final = "cluster.json"
 
@@ -73,13 +72,8 @@ def load(directory: Path) -> Formation | None:
 
 def save(directory: Path, formation: Formation) -> None:
     """Durable on return. Raises `DataDirectoryError`."""
-    temporary = directory / f"{FILE_NAME}.tmp"
     try:
-        with temporary.open("wb") as file:
-            file.write(formation.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(directory / FILE_NAME)
+        replace_file(directory / FILE_NAME, formation.encode() + b"\n")
         sync_directory(directory)
     except OSError as error:
         raise DataDirectoryError(f"cannot write {directory / FILE_NAME}: {error.strerror}") from error

@@ -25,7 +25,7 @@ from holdfast.model.errors import BadPeerFrame, HoldfastError, NotLeader, Storag
 from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
 from holdfast.model.limits import MIB
 from holdfast.storage.directory import DataDirectory
-from holdfast.storage.log import sync_directory
+from holdfast.storage.durable import sync_directory
 from holdfast.wire.peer import Hello
 
 log = structlog.get_logger("holdfast.cluster")

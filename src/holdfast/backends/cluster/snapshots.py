@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
 from holdfast.model.errors import BadValue, Unavailable
 from holdfast.model.limits import MIB
+from holdfast.storage.durable import sync_file
 
 _PIECE_BYTES: Final = 1 * MIB
 _REPLY_S: Final = 30.0
@@ -96,7 +96,7 @@ def _check(path: Path) -> None:
     if verdict != "ok":
         raise Unavailable(f"the state that was sent is damaged: {verdict}")
     with path.open("rb+") as file:
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
 
 
 def remove_incoming(directory: Path) -> None:

@@ -7,7 +7,6 @@ whether what is there belongs to the same topic. The crash cases stand in `state
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +18,9 @@ import uuid_utils
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
+from holdfast.storage.durable import sync_directory, write_file
 from holdfast.storage.frames import Hole
-from holdfast.storage.log import PartitionLog, sync_directory
+from holdfast.storage.log import PartitionLog
 
 log = structlog.get_logger("holdfast.storage")
 
@@ -53,10 +53,7 @@ class TopicFiles:
         sync_directory(self._directory.topics)
 
     def _write_topic_file(self, path: Path, topic: Topic) -> None:
-        with (path / _TOPIC_FILE).open("wb") as file:
-            file.write(msgspec.json.encode(topic) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(path / _TOPIC_FILE, msgspec.json.encode(topic) + b"\n")
 
     def token_of(self, name: TopicName) -> str | None:
         """Which topic the directory of that name belongs to; `None` if there is none, or it does not say."""
