@@ -29,9 +29,9 @@ class Progress:
 
     __slots__ = (
         "_inflight",
-        "_inflight_bytes",
         "_probed",
         "acked_round",
+        "inflight_bytes",
         "is_active",
         "is_waiting",
         "match",
@@ -53,7 +53,7 @@ class Progress:
         self.is_waiting = False
         self.stalled_ticks = 0
         self._inflight: deque[tuple[LogIndex, int]] = deque()
-        self._inflight_bytes = 0
+        self.inflight_bytes = 0
         # The last entry of the one message that is under way, or was.
         self._probed = LogIndex(-1)
 
@@ -61,7 +61,7 @@ class Progress:
     def has_room(self) -> bool:
         if self.mode is not Mode.STREAM:
             return not self.is_waiting
-        return len(self._inflight) < INFLIGHT_MESSAGES_MAX and self._inflight_bytes < INFLIGHT_BYTES_MAX
+        return len(self._inflight) < INFLIGHT_MESSAGES_MAX and self.inflight_bytes < INFLIGHT_BYTES_MAX
 
     @property
     def has_unanswered(self) -> bool:
@@ -75,7 +75,7 @@ class Progress:
             self.stalled_ticks = 0
         if self.mode is Mode.STREAM:
             self._inflight.append((last_index, payload_bytes))
-            self._inflight_bytes += payload_bytes
+            self.inflight_bytes += payload_bytes
             self.next = LogIndex(last_index + 1)
         else:
             self.is_waiting = True
@@ -97,7 +97,7 @@ class Progress:
             self.next = LogIndex(max(index, self._probed if is_answer else index) + 1)
         self.next = max(self.next, LogIndex(index + 1))
         while self._inflight and self._inflight[0][0] <= index:
-            self._inflight_bytes -= self._inflight.popleft()[1]
+            self.inflight_bytes -= self._inflight.popleft()[1]
         return is_news
 
     def lost_link(self) -> None:
@@ -122,4 +122,4 @@ class Progress:
         self.is_waiting = False
         self.stalled_ticks = 0
         self._inflight.clear()
-        self._inflight_bytes = 0
+        self.inflight_bytes = 0

@@ -17,6 +17,7 @@ import structlog
 
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.sync_policy import SyncPolicy
@@ -65,6 +66,7 @@ class Groups:
         self._term_floor = term_floor
         self.replicas: dict[GroupId, Replica] = {}
         self.syncer = Syncer(on_synced=self._on_synced, on_failure=self._on_sync_failure)
+        self.pace = CatchUpPace()
         self.longest_tick_gap_s = 0.0
         # For how long the control group has had no leader that is heard of: in all, and now.
         self.leaderless_s = self.leaderless_now_s = 0.0
@@ -229,6 +231,7 @@ class Groups:
             self.leaderless_s += passed_s
 
     def _tick(self) -> None:
+        self.pace.tick()
         if self._unsaved:
             self._save_again()
         for node in self._liveness.tick():

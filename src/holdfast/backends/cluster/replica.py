@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from holdfast.backends.cluster.audience import Audience
+from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.tail_cache import TailCache
 from holdfast.broker.results import refuse
@@ -30,8 +31,8 @@ from holdfast.wire import record_batch
 
 # One message of entries; a follower far behind gets this much at a time.
 _APPEND_BYTES_MAX: Final = 1024 * 1024
-# Entries read from files for one follower before others have their turn.
-_CATCH_UP_MESSAGES_MAX: Final = 4
+# Entries from files that are under way to one follower, which leaves others their turn.
+_CATCH_UP_BYTES_MAX: Final = 4 * 1024 * 1024
 # Pages may be dropped again before they are read; after so many tries the loop waits for the disk itself.
 _WARM_ATTEMPTS: Final = 5
 _POSITION = struct.Struct(">Q")
@@ -39,6 +40,8 @@ _POSITION = struct.Struct(">Q")
 
 class Surroundings(Protocol):
     """What a replica needs of the node it lives on."""
+
+    pace: CatchUpPace
 
     def send(self, receiver: ReplicaId, group: GroupId, message: Message) -> None: ...
 
@@ -320,12 +323,13 @@ class Replica:
             # Nothing to send, but a question: where does it stand?
             self._surroundings.send(receiver, self.group, leading.append_message(receiver, ()))
             return
-        from_files = 0
+        pace = self._surroundings.pace
         while progress.has_room and progress.next <= self.raft.shape.last_index:
             entries = self._tail.take(progress.next, _APPEND_BYTES_MAX)
+            note_sent = pace.sent_live
             if not entries:
-                from_files += 1
-                if from_files > _CATCH_UP_MESSAGES_MAX:
+                note_sent = pace.sent_from_files
+                if progress.inflight_bytes >= _CATCH_UP_BYTES_MAX or not pace.has_room:
                     return
                 try:
                     entries = self.log.read_entries(
@@ -337,7 +341,9 @@ class Replica:
                 except DamagedData as damage:
                     self._surroundings.cannot_lead(self, damage)
                     return
+            under_way_bytes = progress.inflight_bytes
             self._surroundings.send(receiver, self.group, leading.append_message(receiver, entries))
+            note_sent(progress.inflight_bytes - under_way_bytes)
 
     async def read_entries(self, first: LogIndex, bytes_max: int, last: LogIndex) -> list[Entry]:
         """Entries of any kind; the loop does not wait for the disk."""
