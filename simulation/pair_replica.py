@@ -8,6 +8,7 @@ from holdfast.broker.dedupe import DedupeWindow
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.messages import Message, Ready
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.timing import DEFAULT_TIMING
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, NOTE_HEAD_BYTES, Entry
 from holdfast.model.ids import LogIndex, TimestampMs
 from simulation.disk import Store
@@ -34,7 +35,10 @@ class PairReplica(Replica):
         super().__init__(cast("Any", node), group, name, store)
         self.home = node
         dice = node.world.dice.randrange
-        self.raft = Raft(name, shape=store.shape(), hard_state=store.hard_state, dice=dice, seat=node.number)
+        timing = DEFAULT_TIMING._replace(tells_commits_at_once=group == CONTROL)
+        self.raft = Raft(
+            name, shape=store.shape(), hard_state=store.hard_state, dice=dice, timing=timing, seat=node.number
+        )
         self._could_send = False
 
     @property

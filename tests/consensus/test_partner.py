@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
-from holdfast.consensus.messages import HardState
+from holdfast.consensus.messages import Append, AppendReply, HardState, Heartbeat
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.roles import next_term
+from holdfast.consensus.timing import DEFAULT_TIMING
+from holdfast.model.entries import KIND_REIGN, Entry
 from holdfast.model.ids import LogIndex, Term
 
 SETTINGS = PairSettings(heartbeat_s=1.0, misses=3)
@@ -124,3 +126,42 @@ def test_one_that_is_no_voter_takes_nothing_over() -> None:
     raft.take_over()
     assert raft.ready().hard_state is None
     assert raft.term == 3
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_commit_is_told_at_once_or_with_the_next_heartbeat(at_once: bool) -> None:
+    founders = MembersAt(LogIndex(-1), Term(0), Members.of(["a.1", "b.1"]))
+    raft = Raft(
+        ReplicaId("a.1"),
+        shape=LogShape.of_runs(LogIndex(0), Term(0), [], LogIndex(0)),
+        hard_state=HardState(Term(3), NOBODY, (founders,)),
+        dice=lambda sides: 0,
+        timing=DEFAULT_TIMING._replace(tells_commits_at_once=at_once),
+        seat=0,
+    )
+    other = ReplicaId("b.1")
+    raft.take_over()
+    raft.saved(raft.ready().hard_state_number)
+    assert raft.leading is not None
+    raft.appended()
+    raft.log_durable(LogIndex(1))
+    raft.ready()
+    raft.leading.append_message(other, [Entry(raft.term, KIND_REIGN, b"")])
+    raft.step(
+        other,
+        AppendReply(
+            raft.term,
+            LogIndex(1),
+            is_rejected=False,
+            rejected_index=LogIndex(0),
+            hint_index=LogIndex(0),
+            hint_term=Term(0),
+        ),
+    )
+    assert raft.commit == 1
+    told = [message for _, message in raft.ready().messages]
+    assert [message.commit for message in told if isinstance(message, Append)] == ([1] if at_once else [])
+    for _ in range(DEFAULT_TIMING.heartbeat_ticks):
+        raft.tick()
+    told = [message for _, message in raft.ready().messages]
+    assert [message.commit for message in told if isinstance(message, Heartbeat)] == [1]

@@ -173,6 +173,7 @@ class Leading:
         if self._heartbeat_due:
             self._send_heartbeats()
         wanting: list[ReplicaId] = []
+        tells_commits = raft.timing.tells_commits_at_once
         for member, progress in self.progress.items():
             if progress.mode is not Mode.INSTALL and progress.next <= raft.shape.base_index:
                 progress.install()
@@ -182,7 +183,7 @@ class Leading:
             is_unknown = progress.mode is Mode.PROBE and progress.match < raft.shape.last_index
             if progress.mode is Mode.INSTALL or progress.next <= raft.shape.last_index or is_unknown:
                 wanting.append(member)
-            elif progress.mode is Mode.STREAM and progress.told_commit < raft.commit:
+            elif tells_commits and progress.mode is Mode.STREAM and progress.told_commit < raft.commit:
                 raft.say(member, self._append(progress, ()))
         return wanting
 

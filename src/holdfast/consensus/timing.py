@@ -14,6 +14,8 @@ class Timing(NamedTuple):
     suspicion_ticks: int = 4
     # So long after the last news a group goes to sleep.
     idle_ticks: int = 20
+    # Whether followers hear of a commit at once, or with the next entries or heartbeat, whichever comes first.
+    tells_commits_at_once: bool = True
 
 
 DEFAULT_TIMING = Timing()

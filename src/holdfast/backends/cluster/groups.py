@@ -38,6 +38,8 @@ log = structlog.get_logger("holdfast.cluster")
 
 TICK_S: Final = 0.05
 TIMING: Final = Timing(heartbeat_ticks=2, election_ticks=10, suspicion_ticks=4, idle_ticks=20)
+# Of a pair, only the one that leads delivers: the other need not be woken a second time for each message.
+_PAIR_TIMING: Final = TIMING._replace(tells_commits_at_once=False)
 
 
 class Transport(Protocol):
@@ -144,7 +146,8 @@ class Groups:
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
             state = HardState(max(last_term, self._term_floor), NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
         shape = LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
-        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=TIMING, seat=self._seat)
+        timing = TIMING if self._seat is None or group == CONTROL else _PAIR_TIMING
+        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat)
         replica = Replica(group, name, log, raft, self, node_of(self.me))
         replica.fresh_at_s = self._loop.time()
         self.replicas[group] = replica

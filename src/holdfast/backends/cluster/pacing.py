@@ -1,10 +1,10 @@
 """How fast nodes that are far behind are fed while others publish.
 
 A node that was away could be sent its gigabytes as fast as its disk takes them. On a busy machine that time is taken
-from the publishers: measured with three nodes on two cores, they kept 56 to 64 % of their rate, and all of it at this pace. So while there is live
-traffic, what is read from files for such nodes is limited to a multiple of that traffic: more than it, so that the gap
-closes whatever the publishers do, and not so much that they feel it. Where nobody publishes, only the window of what
-is under way counts.
+from the publishers: measured with three nodes on two cores, they kept 56 to 64 % of their rate, and all of it at this
+pace. So while there is live traffic, what is read from files for such nodes is limited to a multiple of it: more than
+it, so that the gap closes whatever the publishers do, and not so much that they feel it. Where nobody publishes, only
+the window of what is under way counts.
 """
 
 from __future__ import annotations
