@@ -281,6 +281,42 @@ TARGETS: tuple[Target, ...] = (
         300.0,
         "µs",
     ),
+    Target(
+        "pair-failover-kill",
+        "pair, primary killed, the worst until the next delivery",
+        Figure("pair-failover-kill", "Holdfast pair", "worst_ms"),
+        None,
+        "at most",
+        100.0,
+        "ms",
+    ),
+    Target(
+        "pair-failover-silent",
+        "pair, primary silent, the worst until the next delivery",
+        Figure("pair-failover-silent", "Holdfast pair", "worst_ms"),
+        None,
+        "at most",
+        3_100.0,
+        "ms",
+    ),
+    Target(
+        "pair-computing",
+        "pair that computes, the slowest acknowledgement",
+        Figure("pair-computing", "Holdfast pair, acknowledgement", "worst_ms"),
+        None,
+        "at most",
+        20.0,
+        "ms",
+    ),
+    Target(
+        "pair-computing-heartbeat",
+        "pair that computes, the slowest heartbeat",
+        Figure("pair-computing", "Holdfast pair, heartbeat", "worst_ms"),
+        None,
+        "at most",
+        20.0,
+        "ms",
+    ),
 )
 
 

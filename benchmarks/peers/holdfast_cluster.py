@@ -194,11 +194,14 @@ def serve(parent: Path | None) -> Iterator[HoldfastCluster]:
 
 
 @contextmanager
-def serve_pair(parent: Path | None, *, sync: str = "group") -> Iterator[HoldfastCluster]:
+def serve_pair(
+    parent: Path | None, *, sync: str = "group", heartbeat_ms: int = 1000, compute_ms: str | None = None
+) -> Iterator[HoldfastCluster]:
     """A primary and a backup that has everything."""
+    more = ("--heartbeat-ms", str(heartbeat_ms), *(("--compute-ms", compute_ms) if compute_ms is not None else ()))
     with scratch(parent) as directory:
         nodes = tuple(Node(name, directory / name) for name in ("a", "b"))
-        pair = HoldfastCluster(nodes, {"a": ("--pair", "primary"), "b": ("--pair", "backup")}, sync)
+        pair = HoldfastCluster(nodes, {"a": ("--pair", "primary", *more), "b": ("--pair", "backup", *more)}, sync)
         try:
             for node in nodes:
                 node.directory.mkdir()

@@ -11,6 +11,7 @@ from benchmarks.works import (
     latency,
     memory,
     pair,
+    pair_failover,
     publish,
     read,
     topics,
@@ -35,6 +36,9 @@ ALL: tuple[Work, ...] = (
     cluster_idle.IDLE,
     pair.PUBLISH,
     pair.LATENCY,
+    pair_failover.KILL,
+    pair_failover.SILENT,
+    pair_failover.COMPUTING,
 )
 
 
