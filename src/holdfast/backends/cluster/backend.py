@@ -340,8 +340,8 @@ class ClusterBackend:
         return self.groups.staleness_ms(self.topics_here.found(partition))
 
     def is_current(self, partition: PartitionId) -> bool:
-        replica = self.topics_here.found(partition)
-        return replica.is_alone or replica.is_current
+        replica = self.topics_here.replicas.get(partition)
+        return replica is not None and (replica.is_alone or replica.is_current)
 
     def start_offset(self, partition: PartitionId) -> Offset:
         return self.topics_here.found(partition).log.start_offset

@@ -132,9 +132,9 @@ class Topics:
             self._add(topic, logs)
 
     async def open(self, topic: Topic, *, is_new: bool = False) -> None:
-        """Make a topic known here. What cannot be opened now is tried again: others have it meanwhile."""
-        self.known[topic.name] = topic
+        """Make a topic known here, once it can be used. What cannot be opened now is tried again: others have it."""
         if topic.token in self.leaving and self._files.token_of(topic.name) != topic.token:
+            self.known[topic.name] = topic
             return  # it was deleted before the crash; the directory is gone, or that of its successor
         try:
             async with self._files_of(topic.name):
@@ -142,11 +142,13 @@ class Topics:
                 if logs is None:
                     await asyncio.to_thread(self._files.make, topic)
                     logs = self._files.open(topic.name, topic.config.partitions)
-            self._add(topic, logs, is_new=is_new)
+                self.known[topic.name] = topic
+                self._add(topic, logs, is_new=is_new)
             self._groups.elect_without_others()
         except (OSError, HoldfastError) as error:
             reason = as_write_error(error) if isinstance(error, OSError) else error
             log.error("topic_not_opened", topic=topic.name, problem=str(reason), hint="trying again every second")
+            self.known[topic.name] = topic
             self._unopened.add(topic.name)
             if self._reopening is None:
                 self._reopening = asyncio.get_running_loop().create_task(self._reopen_on())
