@@ -130,6 +130,9 @@ class Raft:
         self._silent_ticks += 1
         if self._silent_ticks >= self._patience_ticks:
             self.campaign()
+        elif self.role is Role.TRIAL and self.shape.last_term == 0:
+            # Of a new group, others may hear a moment later: they are asked again. It binds nobody.
+            self._ask_for_votes(next_term(self.term, self.seat), is_trial=True)
 
     def step(self, sender: ReplicaId, message: Message) -> None:
         """Somebody said something. What does not fit the state is ignored, never an error."""
@@ -303,11 +306,9 @@ class Raft:
 
     def _ask_for_votes(self, term: Term, *, is_trial: bool, is_transfer: bool = False) -> None:
         request = VoteRequest(term, self.shape.last_index, self.shape.last_term, is_trial, is_transfer)
+        ask = self.say if is_trial else self._hold
         for voter in sorted(self.members.voters - {self.replica}):
-            if is_trial:
-                self.say(voter, request)
-            else:
-                self._hold(voter, request)
+            ask(voter, request)
 
     def _on_vote_request(self, sender: ReplicaId, request: VoteRequest) -> None:
         if self.hears_leader and not request.is_transfer:
