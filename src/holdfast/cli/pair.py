@@ -79,13 +79,7 @@ def primary(
     Its HTTP interface is on PORT + 10, and the backup reaches it on PORT + 20. If the backup has taken over meanwhile,
     it becomes the backup.
     """
-    flags: dict[str, object] = {
-        "heartbeat_ms": str(heartbeat_ms),
-        "misses": str(misses),
-        "require_backup": require_backup,
-        "compute_ms": compute_ms,
-        "text_dialect": text_dialect,
-    }
+    flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
     _serve("primary", port, backup, data, host, config, ready_file, flags, memory=memory)
 
 
@@ -104,14 +98,20 @@ def backup(
     ready_file: ReadyFile = None,
 ) -> None:
     """Run the backup of a pair: it has what the primary has, and carries on when that one is gone."""
-    flags: dict[str, object] = {
+    flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
+    _serve("backup", port, primary, data, host, config, ready_file, flags, memory=memory)
+
+
+def _flags(
+    heartbeat_ms: int, misses: int, compute_ms: str | None, text_dialect: str, *, require_backup: bool
+) -> dict[str, object]:
+    return {
         "heartbeat_ms": str(heartbeat_ms),
         "misses": str(misses),
         "require_backup": require_backup,
         "compute_ms": compute_ms,
         "text_dialect": text_dialect,
     }
-    _serve("backup", port, primary, data, host, config, ready_file, flags, memory=memory)
 
 
 def _serve(
