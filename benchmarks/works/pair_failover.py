@@ -22,8 +22,8 @@ LINE = "Holdfast pair"
 ACKNOWLEDGED = "Holdfast pair, acknowledgement"
 HEARTBEAT = "Holdfast pair, heartbeat"
 TIMES = {signal.SIGKILL: 20, signal.SIGSTOP: 5}
-TIMES_QUICK = 2
-HEARTBEAT_MS = 1000
+TIMES_QUICK = 1
+HEARTBEAT_MS, HEARTBEAT_MS_QUICK = 1000, 200
 ALIVE = b"HEARTBEAT_ACK\n"
 COMPUTE_MS = "50:150"
 RATE_HZ = 10
@@ -50,9 +50,10 @@ def _until_delivered_s(pair: HoldfastCluster, how: signal.Signals) -> float:
 
 def _failover(how: signal.Signals, settings: Settings) -> Measured:
     times = TIMES_QUICK if settings.quick else TIMES[how]
+    heartbeat_ms = HEARTBEAT_MS_QUICK if settings.quick else HEARTBEAT_MS
     waits_s = []
     for _ in range(times):
-        with holdfast_cluster.serve_pair(settings.directory, heartbeat_ms=HEARTBEAT_MS) as pair:
+        with holdfast_cluster.serve_pair(settings.directory, heartbeat_ms=heartbeat_ms) as pair:
             pair.create(TOPIC)
             waits_s.append(_until_delivered_s(pair, how))
     return Measured({MEDIAN: median(waits_s) * 1000, WORST: max(waits_s) * 1000}, f"{times} times")
