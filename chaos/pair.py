@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from chaos.cable import Cable
-from holdfast.client import HoldfastError, PairPublisher, PairSubscriber
+from holdfast.client import HoldfastError, PairPublisher, PairSubscriber, connect_blocking
 from holdfast.testing import ports
 from holdfast.testing.asking import ask
 from holdfast.testing.node_process import NodeProcess
@@ -34,6 +35,8 @@ MISSES: Final = 3
 PATIENCE_S: Final = 60.0
 PUBLISHERS: Final = 2
 _GONE_S: Final = HEARTBEAT_MS * MISSES / 1000
+# Of the faults, those so long before and after a message went missing are told.
+_AROUND_S: Final = 6.0
 
 
 class ChaosPair:
@@ -74,6 +77,19 @@ class ChaosPair:
             if time.monotonic() > deadline:
                 raise AssertionError(f"they do not come together: {stands}")
             time.sleep(0.02)
+
+    def stored_values(self) -> set[str]:
+        """Everything that the primary has."""
+        with connect_blocking(self.nodes[self.primary()].http) as client:
+            values: set[str] = set()
+            offset = 0
+            while messages := client.read(TOPIC, offset=offset, messages_max=10_000):
+                values.update(message.value.decode() for message in messages)
+                offset = messages[-1].offset + 1
+            return values
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {node.id}\n{node.log()}" for node in self.nodes.values())
 
     def close(self) -> None:
         for node in self.nodes.values():
@@ -149,7 +165,8 @@ class Load:
     def __init__(self, addresses: list[str]) -> None:
         self._addresses = addresses
         self.sent: set[str] = set()
-        self.acknowledged: set[str] = set()
+        # When, and by which broker.
+        self.acknowledged: dict[str, tuple[float, str]] = {}
         self.received: Counter[str] = Counter()
         self.longest_gap_s = 0.0
         self._stopping = asyncio.Event()
@@ -163,8 +180,8 @@ class Load:
                 value = f"{number}/{count}"
                 self.sent.add(value)
                 with contextlib.suppress(HoldfastError):
-                    await publisher.publish(TOPIC, value)
-                    self.acknowledged.add(value)
+                    published = await publisher.publish(TOPIC, value)
+                    self.acknowledged[value] = (time.time(), published.broker)
                 now = time.monotonic()
                 self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
                 await asyncio.sleep(0.002)
@@ -181,7 +198,7 @@ class Load:
 
     @property
     def lost(self) -> set[str]:
-        return self.acknowledged - set(self.received)
+        return set(self.acknowledged) - set(self.received)
 
     @property
     def twice(self) -> set[str]:
@@ -195,7 +212,10 @@ async def run(failovers: int, seed: int, progress: Callable[[range], Iterator[in
     with tempfile.TemporaryDirectory(prefix="holdfast-pair-") as directory, contextlib.closing(mark):
         pair = ChaosPair(Path(directory), base_port)
         try:
-            return await _run(pair, failovers, dice, progress)
+            found = await _run(pair, failovers, dice, progress)
+            if found["examples"]:
+                print(pair.logs(), file=sys.stderr)
+            return found
         finally:
             pair.close()
 
@@ -211,12 +231,15 @@ async def _run(
     await asyncio.sleep(0.5)
     publishing = [asyncio.ensure_future(load.publish(number)) for number in range(PUBLISHERS)]
     faults: Counter[str] = Counter()
+    notes: list[tuple[float, str]] = []
     for _ in progress(range(failovers)):
         await asyncio.sleep(dice.uniform(0, 0.5))
         fault = dice.choice(FAULTS)
         faults[fault.__name__] += 1
+        notes.append((time.time(), fault.__name__))
         await asyncio.to_thread(fault, pair, dice)
         await asyncio.to_thread(pair.wait_until_together)
+        notes.append((time.time(), "together"))
     load.stop()
     await asyncio.gather(*publishing)
     deadline = time.monotonic() + PATIENCE_S
@@ -224,6 +247,8 @@ async def _run(
         await asyncio.sleep(0.05)
     receiving.cancel()
     await asyncio.gather(receiving, return_exceptions=True)
+    stored = await asyncio.to_thread(pair.stored_values)
+    missing = sorted(load.lost | load.twice)[:10]
     return {
         "failovers": failovers,
         "faults": dict(faults),
@@ -231,10 +256,25 @@ async def _run(
         "acknowledged": len(load.acknowledged),
         "received": len(load.received),
         "lost": len(load.lost),
+        "not_stored": len(set(load.acknowledged) - stored),
         "duplicated": len(load.twice),
         "longest_gap_ms": int(load.longest_gap_s * 1000),
-        "examples": sorted(load.lost | load.twice)[:10],
+        "examples": [_story(value, load, notes, is_stored=value in stored) for value in missing],
     }
+
+
+def _story(value: str, load: Load, notes: list[tuple[float, str]], *, is_stored: bool) -> str:
+    """What is known of a message that went missing, or came twice: for whoever looks into the logs."""
+    at_s, broker = load.acknowledged.get(value, (0.0, "nobody"))
+    around = [f"{_clock(when_s)} {what}" for when_s, what in notes if abs(when_s - at_s) < _AROUND_S]
+    return (
+        f"{value}: acknowledged by {broker} at {_clock(at_s)}, {'stored' if is_stored else 'not stored'}, "
+        f"received {load.received[value]} times; {', '.join(around)}"
+    )
+
+
+def _clock(when_s: float) -> str:
+    return datetime.fromtimestamp(when_s, UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
 def main() -> int:
@@ -246,7 +286,7 @@ def main() -> int:
     console.print(f"seed {arguments.seed}")
     found = asyncio.run(run(arguments.failovers, arguments.seed, lambda turns: iter(track(turns, console=console))))
     print(json.dumps(found, indent=2))
-    return 1 if found["lost"] or found["duplicated"] else 0
+    return 1 if found["examples"] or found["not_stored"] else 0
 
 
 if __name__ == "__main__":
