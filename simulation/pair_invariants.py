@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.members import ReplicaId
 from holdfast.model.entries import KIND_BATCH, Entry
 from holdfast.model.ids import LogIndex, Term
 from simulation.disk import Store
@@ -88,16 +88,6 @@ class PairChecker(Checker):
                 break
             since = at.since
         return since
-
-    def members_change(self, replica: Replica, members: Members) -> None:
-        """A leader is about to write that: who votes from now on may have to go on alone, with what was promised."""
-        super().members_change(replica, members)
-        commit = replica.raft.commit
-        for node in self.pair:
-            store = node.stores.get(replica.group)
-            is_new = node.name in members.voters - replica.raft.members.voters
-            if is_new and (store is None or not store.synced.has(commit, replica.store.log.at(commit))):
-                raise Violation("who votes has everything", f"{replica.label} entry {commit}, not {node.name}")
 
     def shown(self, replica: Replica, first: int, entries: Sequence[Entry]) -> None:
         """What a replica has shown it shows for as long as it has that name."""

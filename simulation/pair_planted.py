@@ -195,15 +195,6 @@ _GIVING = (
 
 _LETTING_IN = (
     _mutant(
-        "votes-too-early",
-        "A partner that is back votes before it has everything.",
-        (
-            UPKEEP,
-            "has_all = progress is not None and progress.match >= replica.raft.commit",
-            "has_all = progress is not None",
-        ),
-    ),
-    _mutant(
         "never-let-in",
         "A partner that is back is not let in.",
         (UPKEEP, "if partner is not None and replica.group == CONTROL:", "if False:"),

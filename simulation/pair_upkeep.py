@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import Members, ReplicaId
+from holdfast.model.ids import LogIndex
 from simulation.node import node_of
 from simulation.pair_replica import CONTROL, PairReplica
 
@@ -23,6 +24,8 @@ class Upkeep:
         self._node = node
         # How many topics there shall be; more may be wanted later.
         self.topics_wanted = 1
+        # What was committed when groups were looked at last.
+        self._decided: dict[PairReplica, LogIndex] = {}
 
     def look_after_everything(self) -> None:
         self._make_topics()
@@ -44,6 +47,10 @@ class Upkeep:
             if wanted is not None and leading.refusal(wanted) is None:
                 replica.change_members(wanted)
                 self._node.reached("let in")
+        self._decided = {replica: replica.raft.commit for replica in self._node.replicas.values()}
+
+    def _decided_before(self, replica: PairReplica) -> LogIndex:
+        return self._decided.get(replica, replica.raft.commit)
 
     def _life_of(self, number: int) -> int | None:
         return self._node.life if number == self._node.number else self._node.life_of_partner()
@@ -58,7 +65,7 @@ class Upkeep:
                 continue
             if new not in members.learners:
                 return Members(members.voters, members.learners | {new})
-            if leading.progress[new].match >= replica.raft.commit:
+            if leading.progress[new].match >= self._decided_before(replica):
                 return Members(members.voters - {old}, members.learners)
         for member in sorted(self._node.replicas[CONTROL].raft.members.everybody):
             is_there = any(node_of(other) == node_of(member) for other in members.everybody)
@@ -73,7 +80,7 @@ class Upkeep:
             life = self._life_of(node_of(learner))
             if node_of(learner) in others and life is not None and learner != f"n{node_of(learner)}.{life}":
                 return Members(members.voters, members.learners - {learner})
-            has_all = progress is not None and progress.match >= replica.raft.commit
+            has_all = progress is not None and progress.match >= self._decided_before(replica)
             if has_all and node_of(learner) not in others and self._may_vote(replica, learner):
                 return Members(members.voters | {learner}, members.learners - {learner})
         return None

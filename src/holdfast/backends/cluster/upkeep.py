@@ -27,6 +27,7 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.model.errors import DiskFull, HoldfastError
+from holdfast.model.ids import LogIndex
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
@@ -64,6 +65,8 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
+        # What was committed when groups were looked at last.
+        self._decided: dict[Replica, LogIndex] = {}
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -101,6 +104,14 @@ class Upkeep:
             wanted = self._next_members(replica, leading)
             if wanted is not None and leading.refusal(wanted) is None:
                 self.change_members(replica, wanted)
+        self._decided = {replica: replica.raft.commit for replica in self._groups.replicas.values()}
+
+    def _decided_before(self, replica: Replica) -> LogIndex:
+        """What was committed at the last look: who has that keeps up, though under load never with the very newest.
+
+        One that votes a little early cannot act on what it lacks: that it votes stands in the log, behind all that.
+        """
+        return self._decided.get(replica, replica.raft.commit)
 
     def _next_members(self, replica: Replica, leading: Leading) -> Members | None:
         """The next step of letting in who came back as somebody else; `None` if nobody did."""
@@ -113,7 +124,7 @@ class Upkeep:
                 continue
             if new not in members.learners:
                 return Members(members.voters, members.learners | {new})
-            if leading.progress[new].match >= replica.raft.commit:
+            if leading.progress[new].match >= self._decided_before(replica):
                 return Members(members.voters - {old}, members.learners)
         for voter in sorted(self._control.replica.raft.members.voters):
             # A topic that was made while a node was being let in began without it.
@@ -129,7 +140,7 @@ class Upkeep:
             life = self._neighbours.life_of(node_of(learner))
             if node_of(learner) in others and life not in (None, life_of(learner)):
                 return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
-            is_complete = progress is not None and progress.match >= replica.raft.commit
+            is_complete = progress is not None and progress.match >= self._decided_before(replica)
             if is_complete and node_of(learner) not in others and self._may_vote(replica, learner):
                 return Members(members.voters | {learner}, members.learners - {learner})
         return None
@@ -138,8 +149,8 @@ class Upkeep:
         """Of a pair, the control group is the last: who votes there may take over, and must have everything then."""
         if self._neighbours.pairing is None or replica is not self._control.replica:
             return True
-        others = (each for each in self._groups.replicas.values() if each is not replica)
-        return all(learner in each.raft.members.voters for each in others)
+        others = [each.raft for each in self._groups.replicas.values() if each is not replica]
+        return all(learner in raft.members.voters and raft.members_index <= raft.commit for raft in others)
 
     def change_members(self, replica: Replica, members: Members) -> None:
         """Write a configuration that its leader has nothing against."""
