@@ -25,6 +25,7 @@ from rich.progress import track
 
 from chaos.cable import Cable
 from holdfast.client import HoldfastError, PairPublisher, PairSubscriber, connect_blocking
+from holdfast.client.pair import ConnectionChange
 from holdfast.testing import ports
 from holdfast.testing.asking import ask
 from holdfast.testing.node_process import NodeProcess
@@ -78,13 +79,13 @@ class ChaosPair:
                 raise AssertionError(f"they do not come together: {stands}")
             time.sleep(0.02)
 
-    def stored_values(self) -> set[str]:
-        """Everything that the primary has."""
+    def stored_values(self) -> list[str]:
+        """Everything that the primary has, in order."""
         with connect_blocking(self.nodes[self.primary()].http) as client:
-            values: set[str] = set()
+            values: list[str] = []
             offset = 0
             while messages := client.read(TOPIC, offset=offset, messages_max=10_000):
-                values.update(message.value.decode() for message in messages)
+                values += [message.value.decode() for message in messages]
                 offset = messages[-1].offset + 1
             return values
 
@@ -168,6 +169,9 @@ class Load:
         # When, and by which broker.
         self.acknowledged: dict[str, tuple[float, str]] = {}
         self.received: Counter[str] = Counter()
+        # When, and from which broker, first.
+        self.arrivals: dict[str, tuple[float, str]] = {}
+        self.changes: list[tuple[float, str]] = []
         self.longest_gap_s = 0.0
         self._stopping = asyncio.Event()
 
@@ -188,10 +192,15 @@ class Load:
 
     async def receive(self) -> None:
         # With a name: while both are dead, nobody is connected, and what is published then is for it all the same.
-        subscriber = PairSubscriber(TOPIC, *self._addresses, name="reader", on_change=lambda change: None)
+        subscriber = PairSubscriber(TOPIC, *self._addresses, name="reader", on_change=self._changed)
         async with subscriber:
             async for message in subscriber:
-                self.received[message.value.decode()] += 1
+                value = message.value.decode()
+                self.received[value] += 1
+                self.arrivals.setdefault(value, (time.time(), message.broker))
+
+    def _changed(self, change: ConnectionChange) -> None:
+        self.changes.append((time.time(), f"the subscriber {change}"))
 
     def stop(self) -> None:
         self._stopping.set()
@@ -256,21 +265,25 @@ async def _run(
         "acknowledged": len(load.acknowledged),
         "received": len(load.received),
         "lost": len(load.lost),
-        "not_stored": len(set(load.acknowledged) - stored),
+        "not_stored": len(set(load.acknowledged) - set(stored)),
         "duplicated": len(load.twice),
         "longest_gap_ms": int(load.longest_gap_s * 1000),
-        "examples": [_story(value, load, notes, is_stored=value in stored) for value in missing],
+        "examples": [_story(value, load, notes + load.changes, stored) for value in missing],
     }
 
 
-def _story(value: str, load: Load, notes: list[tuple[float, str]], *, is_stored: bool) -> str:
+def _story(value: str, load: Load, notes: list[tuple[float, str]], stored: list[str]) -> list[str]:
     """What is known of a message that went missing, or came twice: for whoever looks into the logs."""
     at_s, broker = load.acknowledged.get(value, (0.0, "nobody"))
-    around = [f"{_clock(when_s)} {what}" for when_s, what in notes if abs(when_s - at_s) < _AROUND_S]
-    return (
-        f"{value}: acknowledged by {broker} at {_clock(at_s)}, {'stored' if is_stored else 'not stored'}, "
-        f"received {load.received[value]} times; {', '.join(around)}"
-    )
+    told = [f"{value}: acknowledged by {broker} at {_clock(at_s)}, received {load.received[value]} times"]
+    if value in stored:
+        place = stored.index(value)
+        for neighbour in range(max(0, place - 2), min(place + 3, len(stored))):
+            came_s, source = load.arrivals.get(stored[neighbour], (0.0, "nobody"))
+            told.append(f"offset {neighbour}: {stored[neighbour]}, from {source} at {_clock(came_s)}")
+    else:
+        told.append("it is not stored")
+    return told + [f"{_clock(when_s)} {what}" for when_s, what in sorted(notes) if abs(when_s - at_s) < _AROUND_S]
 
 
 def _clock(when_s: float) -> str:
