@@ -132,6 +132,19 @@ def test_switches_are_counted_when_the_other_one_answers_not_at_every_try() -> N
     assert failover.current == 1 and failover.counts.switches == 1
 
 
+def test_broker_that_only_recognises_what_it_has_is_not_tried_again_without_a_pause() -> None:
+    failover = Failover(2)
+    failover.connected(0.0)
+    accept(failover, 1)
+    failover.acknowledged(0.0)
+    pauses = []
+    for _ in range(12):
+        pauses.append(failover.failed())
+        failover.connected(1.0)
+        failover.acknowledged(1.0)
+    assert pauses[-1] == PAUSE_S_MAX
+
+
 def test_memory_is_bounded_by_number_and_by_bytes() -> None:
     failover = Failover(2, unacknowledged_max=3, unacknowledged_bytes_max=100)
     accept(failover, 1, 2, 3)

@@ -12,7 +12,7 @@ from holdfast.cli.cluster_table import cell
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 
 if TYPE_CHECKING:
-    from holdfast.model.cluster import ClusterDescription
+    from holdfast.model.cluster import ClusterDescription, PairDescription
 
 app = typer.Typer(help="Look at a cluster, and say who shall lead.", no_args_is_help=True)
 
@@ -108,6 +108,8 @@ def _verdict(described: ClusterDescription) -> str:
     if not described.has_quorum:
         who = f"start {missing} again" if missing else "wait for the election, a second or two"
         return f"[red]No majority of {nodes} nodes ({asked}): nothing can be stored. What to do: {who}.[/red]"
+    if described.pair is not None:
+        return _verdict_on_pair(described.asked, described.pair)
     if nodes == 1:
         return f"One broker, without others ({asked})."
     may_fail = (nodes - 1) // 2 - len(described.missing)
@@ -117,3 +119,13 @@ def _verdict(described: ClusterDescription) -> str:
             f"[yellow]{missing} cannot be reached ({asked}); everything goes on, and {spare}. Start {missing} again.[/]"
         )
     return f"[green]All {nodes} nodes are there ({asked}); {spare}.[/green]"
+
+
+def _verdict_on_pair(asked: str, pair: PairDescription) -> str:
+    if pair.role == "joining":
+        return f"[yellow]{asked} gets from {pair.partner} what it missed, and cannot take over yet.[/]"
+    if pair.is_alone:
+        away = f"gets what it missed from {asked}" if pair.partner_is_up else f"is gone; start {pair.partner} again"
+        return f"[yellow]{asked} is the primary and goes on alone: {pair.partner} {away}.[/]"
+    primary, backup = (asked, pair.partner) if pair.role == "primary" else (pair.partner, asked)
+    return f"[green]{primary} is the primary, {backup} its backup and in step: either may fail.[/green]"

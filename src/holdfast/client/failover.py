@@ -85,7 +85,7 @@ class Failover:
         self._is_connected = False
         self._waiting_since = 0.0
         self._failures_in_a_row = 0
-        self._acknowledged_by: int | None = None
+        self._acknowledged_by = self.current
 
     # --- messages -----------------------------------------------------------------------------------
 
@@ -142,12 +142,12 @@ class Failover:
     def acknowledged(self, now: float) -> Kept | None:
         """The oldest unanswered line is stored; the message, unless it was acknowledged or given up before."""
         kept = self._answered(now)
-        self._failures_in_a_row = 0
         if self._acknowledged_by != self.current:
-            self.counts.switches += self._acknowledged_by is not None
+            self.counts.switches += 1
             self._acknowledged_by = self.current
         if kept.acknowledged_at is not None or kept.is_dropped:
-            return None
+            return None  # what it knows already it acknowledges, though it may take nothing new
+        self._failures_in_a_row = 0
         self._forget(kept)
         kept.acknowledged_at = now
         self.counts.acknowledged += 1

@@ -60,7 +60,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool, Meta(description="of a pair: refuse to publish rather than store a message on one node only")
     ] = False
     text_dialect: Annotated[
-        Literal["standard", "ack"], Meta(description="ack answers publishes with ACK and delivers bare payloads")
+        Literal["standard", "ack"],
+        Meta(description="standard, or ack, which answers publishes with ACK and delivers bare payloads"),
     ] = "standard"
     sync: Annotated[
         str, Meta(description="when a message is acknowledged: group (after the disk has it), interval:MS or none")

@@ -152,7 +152,9 @@ class Node:
                 taken = await front_end.start(host, port)
             except OSError as error:
                 reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-                hint = f"give another with --{name} or HOLDFAST_{name.upper()}"
+                hint = f"end what listens there, or give another with --{name} or HOLDFAST_{name.upper()}"
+                if config.pair is not None:
+                    hint = "end what listens there, or give another port"
                 raise ConfigError(f"cannot listen on {host}:{port} for {name}: {reason}; {hint}") from error
             undo.push_async_callback(front_end.stop, 0.0)
             self.addresses[name] = f"[{taken[0]}]:{taken[1]}" if ":" in taken[0] else f"{taken[0]}:{taken[1]}"

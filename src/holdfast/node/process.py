@@ -108,10 +108,15 @@ def _greet(node: Node) -> None:
     data = Path(node.config.data).absolute()
     http = node.addresses["http"]
     server = "" if http == Config().http else f" --server {http}"
+    pair = ""
+    if node.config.pair is not None:
+        partner = next(name for name in node.config.peer_addresses if name != node.backend.node_id)
+        pair = f"  pair   with {partner} at {node.config.peer_addresses[partner]}; see holdfast check{server}\n"
     print(
         f"Holdfast serves from {data} (sync: {node.config.sync})\n"
         f"  text   {node.addresses['text']}\n"
         f"  http   http://{http}   (docs at http://{http}/docs)\n"
+        f"{pair}"
         f'Try:  holdfast publish greetings "Hello"{server}\n'
         f"      holdfast subscribe greetings --from earliest{server}\n"
         "Ctrl-C stops it.",

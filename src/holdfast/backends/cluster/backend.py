@@ -128,7 +128,8 @@ class ClusterBackend:
             return "the disk is full; make room and publishing goes on"
         if not self.control.replica.raft.hears_leader:
             return self.no_quorum(self.control.replica).message
-        return None
+        pairing = self.neighbours.pairing
+        return None if pairing is None else pairing.problem(self.control.replica)
 
     def no_quorum(self, replica: Replica) -> NoQuorum:
         """Why a group cannot decide anything, with who is missing."""

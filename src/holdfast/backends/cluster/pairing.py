@@ -76,8 +76,14 @@ class Pairing:
 
     def check_backup(self, replica: Replica) -> None:
         """Raises `Unavailable` where a backup is required, and a group has none."""
+        if (problem := self.problem(replica)) is not None:
+            raise Unavailable(problem)
+
+    def problem(self, replica: Replica) -> str | None:
+        """Why a group takes nothing, where a backup is required."""
         if self.settings.requires_backup and replica.raft.members.voters == {replica.raft.replica}:
-            raise Unavailable(f"there is no backup, and one is required: {self.partner} is away or not ready yet")
+            return f"there is no backup, and one is required: {self.partner} is away or not ready yet"
+        return None
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._look_on())
