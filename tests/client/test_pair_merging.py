@@ -100,6 +100,20 @@ def test_repeated_messages_of_the_other_broker_need_no_question() -> None:
     assert merge.asks() is None and merge.wakes_at() is None and merge.duplicates == 2
 
 
+def test_message_right_behind_the_answer_to_a_ping_is_not_thrown_away_with_it() -> None:
+    """A broker that is connected to anew answers the greeting's ping and delivers in one breath."""
+    merge = pair()
+    come(merge, 0, 1)
+    assert taken(merge) == [(0, 1)]
+    merge.lost(0)
+    merge.lost(1)
+    merge.connected(1, 1.0)
+    merge.came(1, Pong(), 1.0)
+    come(merge, 1, 2, 3, now=1.0)
+    assert taken(merge, 1.0) == [(1, 2), (1, 3)]
+    assert merge.duplicates == 0
+
+
 def test_ids_are_remembered_up_to_a_bound() -> None:
     merge = Merge(1, seen_max=3)
     merge.connected(0, 0.0)
@@ -139,6 +153,8 @@ def test_failovers_back_and_forth_give_each_message_once_and_in_order(
         end += new
         for number in numbers:
             now += 0.001
+            if data.draw(st.booleans()):
+                merge.came(current, Pong(), now)
             come(merge, current, number, now=now)
             if data.draw(st.booleans()):
                 got += [found for _, found in taken(merge, now)]

@@ -63,15 +63,21 @@ class _Side:
     def take(self) -> Delivered | _Reconnected | None:
         """The next message, or the end of a connection; `None` if there is neither. Pongs in front are counted."""
         while self.inbox:
-            item = self.inbox.popleft()
-            if isinstance(item, Delivered):
-                self.inbox_bytes -= size_of(item)
+            item = self.pop()
+            if not isinstance(item, Pong):
                 return item
-            if isinstance(item, _Reconnected):
-                self.pongs = 0
-                return item
-            self.pongs += 1
         return None
+
+    def pop(self) -> Delivered | Pong | _Reconnected:
+        """What came next, and nothing behind it."""
+        item = self.inbox.popleft()
+        if isinstance(item, Delivered):
+            self.inbox_bytes -= size_of(item)
+        elif isinstance(item, Pong):
+            self.pongs += 1
+        else:
+            self.pongs = 0
+        return item
 
 
 class Merge:
@@ -172,7 +178,7 @@ class Merge:
                 head = side.inbox[0]
                 if isinstance(head, Delivered) and head.message_id not in self._seen:
                     return number
-                self.duplicates += isinstance(side.take(), Delivered)
+                self.duplicates += isinstance(side.pop(), Delivered)
         return None
 
     def _is_finished(self, now: float) -> bool:
