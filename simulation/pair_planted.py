@@ -211,6 +211,3 @@ PROFILE_OF = {
     "goes-on-when-replaced": "meetings",
     "gives-what-had-no-id-without-one": "moments",
 }
-
-# Where to begin looking for a bug that one run in hundreds shows.
-FIRST_SEED_OF = {"goes-on-when-replaced": 300}
