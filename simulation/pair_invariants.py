@@ -8,10 +8,10 @@ with both in the end, once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.consensus.members import ReplicaId
+from holdfast.consensus.members import Members, ReplicaId
 from holdfast.model.entries import KIND_BATCH, Entry
 from holdfast.model.ids import LogIndex, Term
 from simulation.disk import Store
@@ -44,6 +44,7 @@ class PairChecker(Checker):
         self.seen: dict[str, int] = {}
         self._reigns: dict[tuple[int, Term], ReplicaId] = {}
         self._shown: dict[tuple[int, ReplicaId], list[Entry]] = {}
+        self._decided_at_last_look: dict[Replica, LogIndex] = {}
 
     # --- as it happens ------------------------------------------------------------------------------
 
@@ -88,6 +89,20 @@ class PairChecker(Checker):
                 break
             since = at.since
         return since
+
+    def members_change(self, replica: Replica, members: Members) -> None:
+        """A leader is about to write that: who votes from now on has everything but what came since the last look."""
+        super().members_change(replica, members)
+        commit = max(LogIndex(0), self._decided_at_last_look.get(replica, replica.raft.commit))
+        for node in self.pair:
+            store = node.stores.get(replica.group)
+            is_new = node.name in members.voters - replica.raft.members.voters
+            if is_new and (store is None or not store.synced.has(commit, replica.store.log.at(commit))):
+                raise Violation("who votes has everything", f"{replica.label} entry {commit}, not {node.name}")
+
+    def looked_after(self, replicas: Iterable[Replica]) -> None:
+        """A node has looked at its groups, to let its partner in where that keeps up."""
+        self._decided_at_last_look.update({replica: replica.raft.commit for replica in replicas})
 
     def shown(self, replica: Replica, first: int, entries: Sequence[Entry]) -> None:
         """What a replica has shown it shows for as long as it has that name."""

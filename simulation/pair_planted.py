@@ -195,6 +195,15 @@ _GIVING = (
 
 _LETTING_IN = (
     _mutant(
+        "votes-too-early",
+        "A partner that is back votes before it has everything.",
+        (
+            UPKEEP,
+            "has_all = progress is not None and progress.match >= self._decided_before(replica)",
+            "has_all = progress is not None",
+        ),
+    ),
+    _mutant(
         "never-let-in",
         "A partner that is back is not let in.",
         (UPKEEP, "if partner is not None and replica.group == CONTROL:", "if False:"),

@@ -48,9 +48,10 @@ class Upkeep:
                 replica.change_members(wanted)
                 self._node.reached("let in")
         self._decided = {replica: replica.raft.commit for replica in self._node.replicas.values()}
+        self._node.checker.looked_after(self._node.replicas.values())
 
     def _decided_before(self, replica: PairReplica) -> LogIndex:
-        return self._decided.get(replica, replica.raft.commit)
+        return max(LogIndex(0), self._decided.get(replica, replica.raft.commit))
 
     def _life_of(self, number: int) -> int | None:
         return self._node.life if number == self._node.number else self._node.life_of_partner()

@@ -109,9 +109,10 @@ class Upkeep:
     def _decided_before(self, replica: Replica) -> LogIndex:
         """What was committed at the last look: who has that keeps up, though under load never with the very newest.
 
-        One that votes a little early cannot act on what it lacks: that it votes stands in the log, behind all that.
+        One that votes a little early cannot act on what it lacks: that it votes stands in the log, behind all that. But
+        it has to have something: one that has not heard of the group yet would keep it from deciding anything.
         """
-        return self._decided.get(replica, replica.raft.commit)
+        return max(LogIndex(0), self._decided.get(replica, replica.raft.commit))
 
     def _next_members(self, replica: Replica, leading: Leading) -> Members | None:
         """The next step of letting in who came back as somebody else; `None` if nobody did."""
