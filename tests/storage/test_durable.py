@@ -52,7 +52,7 @@ def test_a_replaced_file_is_whole(tmp_path: Path) -> None:
 
 @pytest.mark.root
 def test_what_was_synced_beside_other_files_is_there_when_the_power_comes_back(tmp_path: Path) -> None:
-    """Without looking twice, ext4 loses synced bytes here in one of six shutdowns."""
+    """Without looking twice, ext4 loses synced bytes here in one of ten shutdowns or more."""
     moments = dice("shutdowns")
     with power_disk(tmp_path) as disk:
         for _ in range(_SHUTDOWNS):

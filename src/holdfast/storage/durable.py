@@ -1,11 +1,9 @@
 """Waiting for the disk: the only place that syncs files, and that believes a sync only where it may be believed.
 
 A file system that is shut down while a sync is under way (its disk was taken out, its journal gave up, somebody forced
-it) can report success for bytes that never arrived. ext4 did so for `fdatasync` in one of six shutdowns when several
-files were synced at the same time: another file's commit carried the new size, the step that makes the new blocks
-readable failed afterwards, and nobody was told (decision 0019). A file system that is shut down fails every read, also
-one of no bytes at all, and does not come back until it is mounted again. So a sync counts once a read after it worked:
-the file system was there for all of it.
+it) can report success for bytes that never arrived; ext4 did so after one shutdown of ten or more (decision 0019). One
+that is shut down fails every read, also one of no bytes at all, and does not come back until it is mounted again. So a
+sync counts once a read after it worked: the file system was there for all of it.
 """
 
 from __future__ import annotations
