@@ -69,14 +69,12 @@ async def test_acknowledged_message_is_visible_to_every_reader_at_once(store: St
         assert await store.read(t, i) == [b"%d" % i]
 
 
-async def test_reader_gets_the_bytes_that_were_stored(store: Store) -> None:
+async def test_reader_gets_the_messages_that_were_stored(store: Store) -> None:
     t = await store.create()
-    batch = values_batch(b"one", b"", b"\xff\x00\n", timestamp_ms=77)
-    original = bytes(batch)
     await store.publish(t, b"before")
-    offset = await store.backend.append(t, batch)
-    (stored,) = await store.backend.read(t, offset, 1)
-    assert bytes(stored[16:]) == original[16:]
+    offset = await store.backend.append(t, values_batch(b"one", b"", b"\xff\x00\n", timestamp_ms=77))
+    await store.restart()
+    (stored,) = await store.backend.read(t, offset, 300)
     records = foreign_records(bytes(stored))
     assert [(r.offset, r.value, r.timestamp_ms) for r in records] == [
         (1, b"one", 77),
@@ -95,7 +93,8 @@ async def test_read_begins_with_the_batch_that_holds_the_offset(store: Store) ->
         head = record_batch.header(batches[0])
         assert head.base_offset <= offset < head.next_offset
     everything = await store.backend.read(t, Offset(5), 1 << 30)
-    assert record_batch.header(everything[0]).base_offset == 4
+    assert record_batch.header(everything[0]).base_offset in (4, 5), "batches may be cut anew, but not far before"
+    assert record_batch.header(everything[-1]).next_offset == 20
 
 
 async def test_reading_at_the_end_is_empty_and_beyond_it_an_error(store: Store) -> None:

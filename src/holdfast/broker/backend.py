@@ -2,7 +2,10 @@
 
 Before `append` and after `read` the code is the same for every backend. A backend decides where
 partitions live and how they survive; it knows nothing of connections, subscribers or formats other
-than the record batch, which it stores as opaque bytes.
+than the record batch.
+
+Who decides on a partition leads it: this node, another node, or a database. Where this node does not lead, everything
+goes through `forward`, and whoever leads gives the offsets and recognises the ids.
 """
 
 from __future__ import annotations
@@ -105,6 +108,8 @@ class Backend(Protocol):
     async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
         """Whole committed batches, the first one holding `offset`; at least one if there is any.
 
+        They hold the messages that were appended, in as many batches as the store likes.
+
         An empty answer means that nothing is committed at `offset` yet. Raises `OffsetOutOfRange`
         below the start or above the end, `DamagedData` where the bytes fail their checksum.
         """
@@ -132,7 +137,9 @@ class Backend(Protocol):
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def topic(self, name: TopicName) -> Topic | None: ...
+    def topic(self, name: TopicName) -> Topic | None:
+        """Raises `Unavailable` where nobody could tell since the start which topics there are."""
+        ...
 
     def topics(self) -> Sequence[Topic]: ...
 

@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 from holdfast.broker.backend import Backend
 from holdfast.broker.stats import BrokerStats
-from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
+from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.wire import record_batch
+
+# So often a reader looks whether a store that is away is there again.
+_AWAY_PAUSE_S = 0.1
 
 
 class Delivery(NamedTuple):
@@ -61,9 +64,16 @@ class Follower:
         self._unwatch.clear()
 
     async def next(self, bytes_max: int) -> Delivery:
-        """The next batches of whichever partition has some; waits for them. Raises `TopicNotFound`."""
+        """The next batches of whichever partition has some; waits for them. Raises `TopicNotFound`.
+
+        A store that is away is waited for: whoever is connected does not lose its place meanwhile.
+        """
         while True:
-            delivery = await self.poll(bytes_max)
+            try:
+                delivery = await self.poll(bytes_max)
+            except Unavailable:
+                await asyncio.sleep(_AWAY_PAUSE_S)
+                continue
             if delivery is not None:
                 return delivery
             await self.wait()

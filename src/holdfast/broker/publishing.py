@@ -210,6 +210,7 @@ class Publisher:
         """Have the partition's leader do the same; it knows which ids it has."""
         group = [messages[place] for place in places]
         batch = batch_builder.build_batch(group, self._now_ms())
+        counted = self._counted(len(batch))
         try:
             published = self._backend.forward(partition, batch, has_ids=all(each.id is not None for each in group))
         except HoldfastError as error:
@@ -221,10 +222,22 @@ class Publisher:
             if error is not None:
                 gathered.fail(error)
                 return
-            for place, result in zip(places, results.spread(done.result()), strict=True):
+            stored = counted(done.result())
+            for place, result in zip(places, results.spread(stored), strict=True):
                 gathered.settle(place, result)
 
         published.add_done_callback(settle)
+
+    def _counted(self, size: int) -> Callable[[BatchPublished], BatchPublished]:
+        """Counts a batch of that size when it is known which of its messages are new."""
+
+        def count(published: BatchPublished) -> BatchPublished:
+            self._stats.duplicates += published.duplicates
+            if published.duplicates < published.count:
+                self._stats.count_publish(published.count - published.duplicates, size)
+            return published
+
+        return count
 
     # --- whole batches ----------------------------------------------------------------------------
 
@@ -283,7 +296,7 @@ class Publisher:
             for record in record_batch.decode_records(batch)
         ]
         admit.check_messages(messages, self._settings.message_bytes_max)
-        return _Prepared(head.record_count, bytearray(), messages)
+        return _Prepared(head.record_count, bytearray(batch), messages)
 
     def _append_batch(
         self,
@@ -297,13 +310,15 @@ class Publisher:
         topic = self._existing(partition.topic)
         admit.check_partition(topic, partition.number)
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
-        if messages is None and (is_due or not self._is_elsewhere(partition)):
+        is_elsewhere = not is_due and self._is_elsewhere(partition)
+        if is_elsewhere:
+            # As it came: whoever leads takes it apart.
+            has_ids = messages is not None and all(each.id is not None for each in messages)
+            then(self._backend.forward(partition, batch, has_ids=has_ids), promise, self._counted(len(batch)))
+        elif messages is None:
             appended = self._backend.append(partition, batch)
             self._stats.count_publish(count, len(batch))
             then(appended, promise, lambda offset: results.regular(partition.number, offset, count))
-        elif messages is None:
-            self._stats.count_publish(count, len(batch))
-            then(self._backend.forward(partition, batch, has_ids=False), promise, lambda published: published)
         else:
             published = self._append_messages(topic, messages, partition.number, is_due=is_due)
             then(published, promise, lambda each: results.summary(partition.number, each))

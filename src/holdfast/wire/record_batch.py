@@ -25,6 +25,7 @@ another format and, once, for batches that come from outside.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
@@ -174,7 +175,22 @@ def decode_values(batch: Buffer) -> list[bytes]:
     return _values(data, header(data).record_count)
 
 
+def plain_values(batch: Buffer) -> list[bytes] | None:
+    """All values of a batch whose records are nothing but a value; none where one may have more, or its own time."""
+    data = bytes(batch)
+    return _plain_values(data, header(data).record_count, lambda position, index: None)
+
+
 def _values(data: bytes, count: int) -> list[bytes]:
+    values = _plain_values(data, count, lambda position, index: _record(data, position, index))
+    assert values is not None, "every record that is not plain was read one by one"
+    return values
+
+
+def _plain_values(
+    data: bytes, count: int, other: Callable[[int, int], tuple[Record, int] | None]
+) -> list[bytes] | None:
+    """The values of records, `other` reading those that are not plain; none where it does not."""
     values: list[bytes] = []
     position = HEADER_BYTES
     next_run_at = 0
@@ -192,8 +208,11 @@ def _values(data: bytes, count: int) -> list[bytes]:
             value_position, position = plain
             values.append(data[value_position : position - 1])
         else:
-            record, position = _record(data, position, index)
-            values.append(record.value)
+            read = other(position, index)
+            if read is None:
+                return None
+            values.append(read[0].value)
+            position = read[1]
     if position != len(data):
         raise BadBatch(f"{len(data) - position} bytes follow the last record")
     return values

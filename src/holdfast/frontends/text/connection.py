@@ -207,18 +207,18 @@ class TextConnection(asyncio.Protocol):
         try:
             names.topic_name(topic)
             cursor = names.cursor_name(fields[1].decode("utf-8", "replace")) if len(fields) > 1 else None
-            is_new = (topic, cursor) not in self._subscriptions
-            if is_new and len(self._subscriptions) >= TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX:
+            running = self._subscriptions.get((topic, cursor))
+            if running is not None:
+                # Going on in the other form, and not anew: nothing is missed between the two.
+                running.with_ids = with_ids
+                self._replies.say(self._dialect.subscribed)
+                return
+            if len(self._subscriptions) >= TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX:
                 raise TooManySubscriptions(f"at most {TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX} on one connection")
+            subscription = Subscription(self._broker, self, self._cache, topic, cursor, with_ids=with_ids)
         except HoldfastError as error:
             self._refuse(error)
             return
-        if not is_new:
-            # Going on in the other form, and not anew: nothing is missed between the two.
-            self._subscriptions[topic, cursor].with_ids = with_ids
-            self._replies.say(self._dialect.subscribed)
-            return
-        subscription = Subscription(self._broker, self, self._cache, topic, cursor, with_ids=with_ids)
         self._subscriptions[topic, cursor] = subscription
         task = self._loop.create_task(self._open_subscription(subscription, self._replies.place(len(topic))))
         self._opening.add(task)
