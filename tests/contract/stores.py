@@ -10,12 +10,14 @@ from typing import Any
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.broker.backend import Backend
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire import record_batch
 from tests.support.batches import values_batch, values_of
+from tests.support.postgres import TIMEOUT_S, database_for
 
 
 @dataclass
@@ -39,13 +41,20 @@ async def open_alone(path: Path, clock: Clock, *, sync: str) -> ClusterBackend:
     return backend
 
 
+async def open_postgres(path: Path, clock: Clock) -> PostgresBackend:
+    backend = PostgresBackend(database_for(path), node="n1", now_ms=clock, timeout_s=TIMEOUT_S)
+    await backend.start()
+    return backend
+
+
 Open = Callable[[Path, Clock], Awaitable[Any]]
 
-BACKENDS: dict[str, Open] = {
+ALONE: dict[str, Open] = {
     "alone-group": partial(open_alone, sync="group"),
     "alone-interval": partial(open_alone, sync="interval:20"),
     "alone-none": partial(open_alone, sync="none"),
 }
+BACKENDS: dict[str, Open] = {**ALONE, "postgres": open_postgres}
 
 
 @dataclass

@@ -20,7 +20,7 @@ from holdfast.backends.cluster.state import Statement
 from holdfast.model.errors import DamagedData, DataDirectoryError, DiskFull, HoldfastError, StorageFailed
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic
-from tests.contract.stores import BACKENDS, Store
+from tests.contract.stores import ALONE, Store
 from tests.support.batches import values_batch
 from tests.support.logs import flip, frame_positions, path_of
 from tests.support.mounts import fill, small_disk
@@ -31,7 +31,7 @@ T = PartitionId(TopicName("t"), 0)
 
 @pytest_asyncio.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store(BACKENDS["alone-group"], tmp_path / "data")
+    made = Store(ALONE["alone-group"], tmp_path / "data")
     await made.open()
     yield made
     await made.stop()
@@ -80,6 +80,17 @@ async def check_topics(store: Store, *, cursors: bool = True) -> None:
     assert empty is not None and empty.config.partitions == 4, "a topic that was created is gone"
     if cursors:
         assert store.cursor("t", "reader") == {0: 7}
+
+
+async def test_reader_gets_the_bytes_that_were_stored(store: Store) -> None:
+    await store.create()
+    batch = values_batch(b"one", b"", b"\xff\x00\n", timestamp_ms=77)
+    original = bytes(batch)
+    await store.publish(T, b"before")
+    offset = await store.backend.append(T, batch)
+    for wanted in (offset, Offset(offset + 2)):
+        (stored,) = await store.backend.read(T, wanted, 1)
+        assert bytes(stored[16:]) == original[16:]
 
 
 # --- the state file -----------------------------------------------------------------------------------
@@ -177,7 +188,7 @@ async def test_state_file_that_somebody_else_has_locked_is_not_taken_for_damaged
 @pytest.mark.root
 async def test_start_on_a_full_disk_does_not_cost_the_cursors(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 4 << 20) as place:
-        store = Store(BACKENDS["alone-group"], place / "data")
+        store = Store(ALONE["alone-group"], place / "data")
         await store.open()
         await fill_topics(store)
         await store.stop()
@@ -297,7 +308,7 @@ async def test_directory_above_a_new_one_is_synced(tmp_path: Path, monkeypatch: 
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    store = Store(BACKENDS["alone-group"], tmp_path / "new" / "data")
+    store = Store(ALONE["alone-group"], tmp_path / "new" / "data")
     await store.open()
     await store.create("t")
     await store.stop()
@@ -362,9 +373,9 @@ async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store:
 # --- retention ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", BACKENDS)
+@pytest.mark.parametrize("kind", ALONE)
 async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: str) -> None:
-    store = Store(BACKENDS[kind], tmp_path / "data")
+    store = Store(ALONE[kind], tmp_path / "data")
     await store.open()
     await store.create("t", retention_ms=1_000)
     for _ in range(40):
@@ -385,7 +396,7 @@ async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: s
 
 
 async def test_full_segments_do_not_pile_up_as_open_files(tmp_path: Path) -> None:
-    store = Store(BACKENDS["alone-none"], tmp_path / "data")
+    store = Store(ALONE["alone-none"], tmp_path / "data")
     await store.open()
     await store.create("t")
     for _ in range(300):
@@ -481,7 +492,7 @@ async def test_acknowledgement_waits_for_the_disk(store: Store, monkeypatch: pyt
 
 async def test_reader_beyond_the_end_does_not_miss_what_comes_next(tmp_path: Path) -> None:
     """With a weaker sync a power loss may take messages a reader had already; new ones take their offsets."""
-    store = Store(BACKENDS["alone-none"], tmp_path / "data")
+    store = Store(ALONE["alone-none"], tmp_path / "data")
     await store.open()
     await store.create("t")
     for i in range(10):

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker_process import free_port, wait_until
+from tests.support.postgres import database_for
 
 import holdfast.client
 import holdfast.frontends.http  # noqa: F401 - so that every error class there is has been defined
@@ -60,7 +61,10 @@ def test_every_error_code_is_explained() -> None:
 
 
 def test_every_metric_is_explained(tmp_path: Path) -> None:
-    families = {family["name"]: family for family in asyncio.run(metrics_of_a_node(tmp_path))}
+    measured = [*asyncio.run(metrics_of_a_node(tmp_path)), *asyncio.run(metrics_of_a_store(tmp_path / "store"))]
+    families: dict[str, dict[str, Any]] = {}
+    for family in measured:
+        families.setdefault(family["name"], {**family, "samples": []})["samples"] += family["samples"]
     rows = table_rows("metrics.md")
     assert set(rows) == set(families)
     for name, family in families.items():
@@ -102,6 +106,16 @@ async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
         return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def metrics_of_a_store(path: Path) -> list[dict[str, Any]]:
+    """Everything a broker over a database measures."""
+    node = Node(Config(store=database_for(path), text="127.0.0.1:0", http="127.0.0.1:0"))
+    await node.start()
+    try:
+        return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
+    finally:
+        await node.stop()
 
 
 def fetched(address: str, path: str) -> bytes:

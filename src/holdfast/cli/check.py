@@ -75,6 +75,7 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["cluster"] = {name: cluster[name] for name in ("leader", "term", "has_quorum", "missing")}
         facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
         facts["pair"] = cluster.get("pair")
+        facts["store"] = cluster.get("store")
     except ConnectionLost as error:
         facts["reason"] = error.message
         facts["ready"] = False
@@ -125,6 +126,9 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
         add_row(escape(name), escape(address))
     if facts["pair"] is not None:
         _add_pair(add_row, facts["pair"])
+    elif facts["store"] is not None:
+        add_row("store", escape(f"PostgreSQL: {facts['store']}"))
+        add_row("brokers", escape(", ".join(facts["cluster"]["nodes"])))
     elif len(facts["cluster"]["nodes"]) > 1:
         _add_cluster(add_row, facts)
     add_row("up for", duration_text(facts["uptime_ms"] / 1000))

@@ -105,6 +105,10 @@ def _verdict(described: ClusterDescription) -> str:
     nodes = len(described.nodes)
     missing = ", ".join(described.missing)
     asked = f"as {described.asked} sees it"
+    if described.store is not None:
+        if not described.has_quorum:
+            return f"[red]The database is away ({described.store}, {asked}): nothing can be stored.[/red]"
+        return f"[green]The database leads every partition ({described.store}, {asked}); brokers come and go.[/green]"
     if not described.has_quorum:
         who = f"start {missing} again" if missing else "wait for the election, a second or two"
         return f"[red]No majority of {nodes} nodes ({asked}): nothing can be stored. What to do: {who}.[/red]"

@@ -20,7 +20,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check settings from file and environment, and show what would be used."""
-    checked = settings.load(config, {})
+    checked = settings.load(config, {}).shown()
     if as_json:
         output.print_json(checked)
         return

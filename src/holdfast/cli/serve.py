@@ -20,6 +20,7 @@ EXAMPLES = examples(
     "holdfast serve --data /var/lib/holdfast --text 0.0.0.0:8080 --http 0.0.0.0:8090",
     "holdfast serve --config holdfast.toml --sync interval:50",
     "holdfast serve --compute-ms 50:150",
+    "holdfast serve --store postgres",
 )
 
 

@@ -79,6 +79,9 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     has_quorum: Annotated[bool, Meta(description="whether topics, cursors and messages can be decided on")]
     missing: Annotated[list[str], Meta(description="voters that the node which was asked cannot reach")]
     nodes: list[NodeDescription]
+    store: Annotated[
+        str | None, Meta(description="the database that these brokers share; null where nodes keep messages themselves")
+    ] = None
     pair: Annotated[PairDescription | None, Meta(description="of the node that was asked, if it is one of a pair")] = (
         None
     )

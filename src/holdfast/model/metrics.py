@@ -28,3 +28,8 @@ class Metric:
 
 
 MetricsSource = Callable[[], Sequence[Metric]]
+
+
+def metric(kind: MetricType, name: str, text: str, value: float, **labels: str) -> Metric:
+    """One of the broker's own."""
+    return Metric(name=f"holdfast_{name}", help=text, type=kind, value=value, labels=labels)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.backends.postgres import address
 from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
 from holdfast.model.errors import BadValue, ConfigError
@@ -34,6 +35,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     data: Annotated[str, Meta(description="the data directory")] = "holdfast-data"
     node: Annotated[str, Meta(description="the name this broker goes by, kept in a new data directory")] = "n1"
+    store: Annotated[
+        str | None,
+        Meta(
+            description="where messages live: postgresql://USER:PASSWORD@HOST/DATABASE, or postgres for one that the "
+            "broker starts itself; absent: the data directory"
+        ),
+    ] = None
+    store_timeout_ms: Annotated[
+        int, Meta(ge=100, description="how long the database may take for an answer before it counts as away")
+    ] = 5_000
     text: Annotated[str, Meta(description="HOST:PORT of the text protocol; port 0 picks a free one")] = "127.0.0.1:8080"
     http: Annotated[str, Meta(description="HOST:PORT of the HTTP interface; port 0 picks a free one")] = (
         "127.0.0.1:8090"
@@ -132,6 +143,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         parse_sync_policy(self.sync)
         if not NODE_NAME.match(self.node):
             raise ConfigError(f"node is {self.node!a}; a name has 1 to 64 letters, digits, '_' and '-'")
+        if self.store is not None:
+            address.check(self.store)
+            if self.peers or self.peer is not None or self.pair is not None:
+                raise ConfigError("a broker with a store of its own has no peers; leave out either store or peers")
         if self.peer is not None:
             parse_address("peer", self.peer)
         if self.pair is not None and len(self.peer_addresses) != 2:
@@ -154,6 +169,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
+
+    def shown(self) -> Config:
+        """The same for people: without what is secret."""
+        if self.store is None:
+            return self
+        return msgspec.structs.replace(self, store=address.shown(self.store))
 
     @property
     def peer_addresses(self) -> dict[str, str]:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.backends.cluster.backend import ClusterBackend
-from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import is_derived, processed_topic
 from holdfast.frontends.http import HttpFrontend, Info
@@ -23,9 +22,9 @@ from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.node import measures, rejoining
 from holdfast.node.config import Config, parse_address
+from holdfast.node.stores import ClusterStore, PostgresStore, Store
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
-from holdfast.storage.directory import DataDirectory
 from holdfast.wire.peer import Hello
 from holdfast.wire.text import DIALECTS
 
@@ -50,7 +49,6 @@ class Node:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.addresses: dict[str, str] = {}
-        self.expired_segments = 0
         self._files_max = 0
         self.pool: WorkerPool | None = None
         self.stage: ProcessingStage | None = None
@@ -61,10 +59,14 @@ class Node:
         self._started_s = time.monotonic()
         self._upkeep: list[asyncio.Task[None]] = []
         self._handled = {TopicName(name) for name in config.processor_topics}
-        self.backend: ClusterBackend
+        self.store: Store
         self.broker: Broker
         self.text: TextFrontend
         self.http: HttpFrontend
+
+    @property
+    def backend(self) -> Backend:
+        return self.store.backend
 
     @property
     def uptime_s(self) -> float:
@@ -79,23 +81,9 @@ class Node:
     async def _start(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
         self._files_max = _allow_many_files()
-        directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
-        undo.callback(directory.close)
-        self.backend = ClusterBackend(
-            directory,
-            sync=parse_sync_policy(config.sync),
-            now_ms=now_ms,
-            segment_bytes=config.segment_bytes,
-            default_retention=config.default_topic,
-            partitions_max=min(PARTITIONS_MAX, self._files_max // 4),
-            listen=parse_address("peer", config.peer) if config.peer is not None else None,
-            peers=config.peer_addresses,
-            pair=config.pair_settings,
-            on_fatal=self._on_fatal,
-            on_replaced=self._on_replaced,
-        )
-        await self.backend.start()
-        undo.push_async_callback(self.backend.stop)
+        self.store = self._opened()
+        await self.store.start()
+        undo.push_async_callback(self.store.stop)
         self.broker = Broker(
             self.backend,
             now_ms=now_ms,
@@ -115,14 +103,24 @@ class Node:
             await self.stage.start()
             undo.push_async_callback(self.stage.stop)
         await self._listen(undo)
-        self.addresses |= self.backend.neighbours.addresses
-        self.backend.neighbours.addresses |= self.addresses
+        self.addresses |= self.store.announce(self.addresses)
         loop = asyncio.get_running_loop()
-        self._upkeep = [loop.create_task(self._expire()), loop.create_task(self.backend.verify())]
+        self._upkeep = [loop.create_task(each) for each in self.store.upkeep()]
         if config.peers:
             self._upkeep.append(loop.create_task(self._stand_by()))
         if config.pair is not None:
             self._upkeep.append(loop.create_task(self._note_deliveries()))
+
+    def _opened(self) -> Store:
+        if self.config.store is not None:
+            return PostgresStore(self.config, self.config.store, now_ms=now_ms)
+        return ClusterStore(
+            self.config,
+            now_ms=now_ms,
+            files_max=self._files_max,
+            on_fatal=self._on_fatal,
+            on_replaced=self._on_replaced,
+        )
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
@@ -163,7 +161,7 @@ class Node:
         """Take nothing new, answer what was received, deliver what is under way, sync, close."""
         drain_s = self.config.drain_ms / 1000
         # First of all: publishers elsewhere need not wait for an election, and those here are forwarded.
-        await self.backend.hand_over()
+        await self.store.hand_over()
         # What the processors still make of messages taken before has its place among the derived topics.
         self.broker.refuse_publishes(but_for=is_derived)
         for task in self._upkeep:
@@ -173,7 +171,7 @@ class Node:
         if self.stage is not None and self.pool is not None:
             await self.stage.stop(drain_s)
             await self.pool.stop()
-        await self.backend.stop()
+        await self.store.stop()
 
     def _on_fatal(self, error: HoldfastError) -> None:
         """The disk failed: the process ends, and the other nodes carry on."""
@@ -181,7 +179,8 @@ class Node:
 
     def _on_replaced(self) -> bool:
         """Of a pair: the other one took over. Whether that is noted, so that this node is begun anew."""
-        hello = self.backend.neighbours.partner_hello
+        assert isinstance(self.store, ClusterStore)
+        hello = self.store.backend.neighbours.partner_hello
         assert hello is not None
         try:
             rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))
@@ -214,18 +213,6 @@ class Node:
 
     # --- upkeep -------------------------------------------------------------------------------------
 
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.retention_check_ms / 1000)
-            try:
-                deleted = self.backend.expire()
-            except OSError as error:  # the disk is in trouble; the next round may find it well again
-                log.error("retention_failed", problem=str(error))
-                continue
-            if deleted:
-                self.expired_segments += deleted
-                log.info("retention", deleted_segments=deleted)
-
     async def _stand_by(self) -> None:
         while True:
             await asyncio.sleep(_STAND_BY_S)
@@ -240,7 +227,7 @@ class Node:
         return Info(
             version=version("holdfast"),
             node=self.backend.node_id,
-            cluster=self.backend.neighbours.cluster,
+            cluster=self.store.cluster,
             addresses=self.addresses,
             started_ms=self._started_ms,
             uptime_ms=int(self.uptime_s * 1000),

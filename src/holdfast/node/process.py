@@ -105,7 +105,6 @@ def _write_ready_file(path: Path, node: Node) -> None:
 
 
 def _greet(node: Node) -> None:
-    data = Path(node.config.data).absolute()
     http = node.addresses["http"]
     server = "" if http == Config().http else f" --server {http}"
     pair = ""
@@ -113,7 +112,7 @@ def _greet(node: Node) -> None:
         partner = next(name for name in node.config.peer_addresses if name != node.backend.node_id)
         pair = f"  pair   with {partner} at {node.config.peer_addresses[partner]}; see holdfast check{server}\n"
     print(
-        f"Holdfast serves from {data} (sync: {node.config.sync})\n"
+        f"Holdfast serves from {node.store.place}\n"
         f"  text   {node.addresses['text']}\n"
         f"  http   http://{http}   (docs at http://{http}/docs)\n"
         f"{pair}"

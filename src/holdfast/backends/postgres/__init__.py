@@ -1,0 +1,1 @@
+"""Brokers without state over one PostgreSQL: it gives the offsets, and messages are rows that a person can query."""

@@ -1,0 +1,160 @@
+"""The brokers of a store: each says that it is there, and each partition is processed by one of them.
+
+A broker beats twice a second: it writes that it is there and hears its own notice. One that was not seen for the length
+of a lease is gone. Brokers that have a processor share the partitions: each takes what nobody holds, or somebody who is
+gone, up to its share, and lets go of what is more. A broker counts its own lease from the moment it asked for it, so
+it stops before others may begin. What it stores after that, because it was stopped and wakes up, meets the ids of its
+successor's outputs, and cursors that only go forward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+import structlog
+from asyncpg import Connection
+
+from holdfast.backends.postgres.database import Database
+from holdfast.backends.postgres.notices import Notices
+from holdfast.backends.postgres.queries import sql
+from holdfast.backends.postgres.state import KnownTopics
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import PartitionId
+
+log = structlog.get_logger("holdfast.postgres")
+
+BEAT_S: Final = 0.5
+LEASE_S: Final = 5.0
+
+
+class Holding:
+    """This broker among the others, and the partitions that it alone processes."""
+
+    def __init__(self, database: Database, known: KnownTopics, notices: Notices, broker_id: UUID, name: str) -> None:
+        self.addresses: dict[str, str] = {}
+        # Why the last beat failed; none while they succeed.
+        self.problem: str | None = None
+        self.on_beat: Callable[[], None] = lambda: None
+        self.watchers: list[Callable[[PartitionId], None]] = []
+        self._database = database
+        self._known = known
+        self._notices = notices
+        self._me = broker_id
+        self._name = name
+        self._held: dict[PartitionId, int] = {}
+        self._until_s = float("-inf")
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        known.watchers.append(lambda topic: self.hurry())
+        notices.on_brokers = self.hurry
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def leave(self, writer_id: UUID) -> None:
+        """Others may take what this broker holds, at once."""
+        await self.stop()
+        self._end_all()
+        with contextlib.suppress(HoldfastError):  # then they find out when the lease is over
+            await self._database.fetch(sql("leave"), self._me, writer_id)
+
+    def hurry(self) -> None:
+        """There may be something to take."""
+        self._wake.set()
+
+    def reign(self, partition: PartitionId) -> int | None:
+        return self._held.get(partition) if time.monotonic() < self._until_s else None
+
+    def watch(self, on_change: Callable[[PartitionId], None]) -> None:
+        """From now on this broker takes part."""
+        self.watchers.append(on_change)
+        self.hurry()
+
+    def told(self, topic_id: int, number: int, reign: int | None, broker_id: UUID | None) -> None:
+        """What the database says of who holds a partition."""
+        state = self._known.state(topic_id, number)
+        if state is None or state.id not in self._held:
+            return
+        if broker_id != self._me or reign != self._held[state.id]:
+            self._change({state.id: None})
+
+    async def live(self) -> list[Any]:
+        """The brokers that are there. Raises `Unavailable`."""
+        return await self._database.fetch(sql("live_brokers"), LEASE_S)
+
+    async def _run(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._held and time.monotonic() >= self._until_s:
+                log.warning("lease_lost", partitions=len(self._held))
+                self._end_all()
+            if not self._database.is_up:
+                continue
+            asked_s = time.monotonic()
+            try:
+                await self._beat(asked_s)
+            except HoldfastError as error:
+                self.problem = error.message
+            else:
+                self.problem = None
+                self.on_beat()
+
+    async def _beat(self, asked_s: float) -> None:
+        async with self._database.connection() as connection:
+            addresses = msgspec.json.encode(self.addresses).decode()
+            await connection.execute(
+                sql("beat"), self._me, self._name, addresses, bool(self.watchers), self._notices.next_notice()
+            )
+            if self.watchers:
+                held = await self._take_share(connection)
+                self._until_s = asked_s + LEASE_S
+                self._change({**dict.fromkeys(self._held), **held})
+
+    async def _take_share(self, connection: Connection) -> Mapping[PartitionId, int | None]:
+        async with connection.transaction():
+            await connection.execute(sql("assign_alone"))
+            brokers = await connection.fetch(sql("live_brokers"), LEASE_S)
+            live = [broker_id for broker_id, _, _, processes in brokers if processes]
+            partitions = await connection.fetchval(sql("count_partitions"))
+            share = -(-partitions // max(1, len(live)))
+            rows = await connection.fetch(sql("held_reigns"), self._me)
+            if len(rows) > share:
+                await connection.execute(sql("release_reigns"), self._me, share)
+            elif len(rows) < share:
+                await connection.execute(sql("claim_reigns"), self._me, live, share - len(rows))
+            rows = await connection.fetch(sql("held_reigns"), self._me)
+        held: dict[PartitionId, int | None] = {}
+        for topic_id, number, reign, start, end, size_bytes in rows:
+            self._known.told(topic_id, number, start, end, size_bytes)
+            state = self._known.state(topic_id, number)
+            if state is not None:
+                held[state.id] = reign
+        return held
+
+    def _change(self, held: Mapping[PartitionId, int | None]) -> None:
+        for partition, reign in held.items():
+            if self._held.get(partition) == reign:
+                continue
+            if reign is None:
+                del self._held[partition]
+            else:
+                self._held[partition] = reign
+            for on_change in self.watchers:
+                on_change(partition)
+
+    def _end_all(self) -> None:
+        self._change(dict.fromkeys(self._held))

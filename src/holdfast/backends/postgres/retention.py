@@ -1,0 +1,115 @@
+"""Deleting what is too old or too much, ids that are out of the window, and the rows of deleted topics.
+
+In small steps, each a transaction of its own: a step holds its partition's row for some milliseconds only. Every broker
+does this; a step that another one has taken already does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.database import Database
+from holdfast.backends.postgres.queries import sql
+from holdfast.backends.postgres.state import KnownTopics, PartitionState
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import Offset, TimestampMs
+
+log = structlog.get_logger("holdfast.postgres")
+
+# Messages of one step.
+_STEP: Final = 5_000
+_IDS_STEP: Final = 10_000
+
+
+class Retention:
+    """Looks after all partitions of a store."""
+
+    def __init__(
+        self, database: Database, known: KnownTopics, *, now_ms: Callable[[], TimestampMs], dedupe_age_ms: int
+    ) -> None:
+        self.deleted_messages = 0
+        self._database = database
+        self._known = known
+        self._now_ms = now_ms
+        self._dedupe_age_ms = dedupe_age_ms
+        self._sweeping = asyncio.Lock()
+
+    async def run_on(self, pause_s: float) -> None:
+        """Again and again, until it is cancelled."""
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                deleted = await self.expire()
+                await self.prune_ids()
+                await self.sweep()
+                await self._database.fetch(sql("forget_brokers"))
+                # What other brokers stored is heard of, but not how large it was.
+                for row in await self._database.fetch(sql("all_partitions")):
+                    self._known.told(*row)
+            except HoldfastError as error:
+                log.warning("retention_failed", problem=error.message)
+                continue
+            if deleted:
+                log.info("retention", deleted_messages=deleted)
+
+    async def expire(self) -> int:
+        """Delete what retention no longer keeps; returns the number of messages."""
+        deleted = 0
+        for state in list(self._known.partitions.values()):
+            topic = self._known.by_id.get(state.topic_id)
+            if topic is None or (topic.config.retention_ms is None and topic.config.retention_bytes is None):
+                continue
+            before_ms = None
+            if topic.config.retention_ms is not None:
+                before_ms = TimestampMs(self._now_ms() - topic.config.retention_ms)
+            while step := await self._expire_step(state, before_ms, topic.config.retention_bytes):
+                deleted += step
+        self.deleted_messages += deleted
+        return deleted
+
+    async def _expire_step(self, state: PartitionState, before_ms: TimestampMs | None, bytes_max: int | None) -> int:
+        rows_of_state = await self._database.fetch(sql("partition_states"), [state.topic_id], [state.id.number])
+        if not rows_of_state:
+            return 0
+        _, _, start, end, size_bytes, *_ = rows_of_state[0]
+        place = (state.topic_id, state.id.number, start)
+        # Where nothing of the oldest is to stay, all of it goes.
+        all_of_step = min(end, start + _STEP)
+        cut = start
+        if before_ms is not None:
+            found = await self._database.fetch(sql("expired_by_age"), *place, rows.timestamp(before_ms), _STEP)
+            cut = max(cut, found[0][0] if found else all_of_step)
+        if bytes_max is not None and size_bytes > bytes_max:
+            found = await self._database.fetch(sql("expired_by_size"), *place, size_bytes - bytes_max, _STEP)
+            cut = max(cut, found[0][0] if found else all_of_step)
+        if cut <= start:
+            return 0
+        moved = await self._database.fetch(sql("expire"), *place, cut)
+        if not moved:
+            return 0  # another broker was faster
+        messages, start, size_bytes, _ = moved[0]
+        state.start, state.size_bytes = Offset(start), size_bytes
+        return int(messages)
+
+    async def prune_ids(self) -> None:
+        while await self._delete("prune_ids", self._dedupe_age_ms, _IDS_STEP) == _IDS_STEP:
+            pass
+
+    async def sweep(self) -> None:
+        """Delete the rows of deleted topics."""
+        async with self._sweeping:
+            for (topic_id,) in await self._database.fetch(sql("deleted_topics")):
+                for statement in ("sweep_messages", "sweep_ids"):
+                    while await self._delete(statement, topic_id, _STEP):
+                        pass
+                await self._database.fetch(sql("swept"), topic_id)
+
+    async def _delete(self, statement: str, *values: object) -> int:
+        async with self._database.connection() as connection:
+            ended_with: str = await connection.execute(sql(statement), *values)
+        return int(ended_with.rpartition(" ")[2])

@@ -1,0 +1,68 @@
+-- name: store_id
+SELECT store_id FROM holdfast.store
+
+-- name: say
+SELECT pg_notify('holdfast', $1)
+
+-- name: beat
+-- The broker says that it is there, and hears by its own notice that it would hear of others.
+WITH seen AS (
+    INSERT INTO holdfast.brokers (broker_id, name, addresses, processes, seen_at)
+    VALUES ($1, $2, $3, $4, clock_timestamp())
+    ON CONFLICT (broker_id) DO UPDATE
+    SET addresses = excluded.addresses, processes = excluded.processes, seen_at = excluded.seen_at
+)
+SELECT pg_notify('holdfast', $5)
+
+-- name: live_brokers
+SELECT broker_id, name, addresses, processes FROM holdfast.brokers
+WHERE seen_at > clock_timestamp() - $1::double precision * interval '1 second'
+ORDER BY name, broker_id
+
+-- name: leave
+WITH released AS (
+    UPDATE holdfast.reigns SET broker_id = NULL WHERE broker_id = $1
+), left_ AS (
+    DELETE FROM holdfast.brokers WHERE broker_id = $1
+), done AS (
+    DELETE FROM holdfast.writers WHERE writer_id = $2
+)
+SELECT pg_notify('holdfast', 'left ' || $1::uuid)
+
+-- name: forget_brokers
+WITH gone AS (
+    DELETE FROM holdfast.brokers WHERE seen_at < now() - interval '1 hour'
+)
+DELETE FROM holdfast.writers WHERE written_at < now() - interval '1 day'
+
+-- name: assign_alone
+-- One broker at a time looks at who holds what.
+SELECT pg_advisory_xact_lock(4803, 1)
+
+-- name: release_reigns
+-- What is more than this broker's share, the newest first.
+UPDATE holdfast.reigns r SET broker_id = NULL
+FROM (
+    SELECT topic_id, partition FROM holdfast.reigns WHERE broker_id = $1
+    ORDER BY topic_id, partition OFFSET $2
+) AS extra
+WHERE r.topic_id = extra.topic_id AND r.partition = extra.partition
+
+-- name: claim_reigns
+-- What nobody holds, or somebody who is not there any more, up to this broker's share.
+INSERT INTO holdfast.reigns AS r (topic_id, partition, reign, broker_id)
+SELECT p.topic_id, p.partition, 1, $1
+FROM holdfast.partitions p
+LEFT JOIN holdfast.reigns held USING (topic_id, partition)
+WHERE held.broker_id IS NULL OR held.broker_id <> ALL ($2::uuid[])
+ORDER BY p.topic_id, p.partition
+LIMIT $3
+ON CONFLICT (topic_id, partition) DO UPDATE SET reign = r.reign + 1, broker_id = excluded.broker_id
+
+-- name: held_reigns
+SELECT r.topic_id, r.partition, r.reign, p.start_offset, p.next_offset, p.size_bytes
+FROM holdfast.reigns r JOIN holdfast.partitions p USING (topic_id, partition)
+WHERE r.broker_id = $1
+
+-- name: count_partitions
+SELECT count(*) FROM holdfast.partitions

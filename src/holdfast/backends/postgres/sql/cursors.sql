@@ -1,0 +1,35 @@
+-- name: all_cursors
+SELECT topic_id, name, partition, position, move FROM holdfast.cursors
+
+-- name: move_cursors
+-- A reader's own progress never goes backwards, whichever broker brings it. A topic that is gone has no row here.
+WITH wanted AS (
+    SELECT w.*
+    FROM unnest($1::integer[], $2::text[], $3::integer[], $4::bigint[], $5::boolean[])
+        AS w (topic_id, name, partition, position, only_forward)
+    JOIN holdfast.topics USING (topic_id)
+    ORDER BY w.topic_id, w.name, w.partition
+), moved AS (
+    INSERT INTO holdfast.cursors AS c (topic_id, name, partition, position, move)
+    SELECT topic_id, name, partition, position, nextval('holdfast.cursor_moves') FROM wanted
+    ON CONFLICT (topic_id, name, partition) DO UPDATE SET
+        move = nextval('holdfast.cursor_moves'),
+        position = CASE
+            WHEN (SELECT only_forward FROM wanted w
+                  WHERE w.topic_id = c.topic_id AND w.name = c.name AND w.partition = c.partition)
+            THEN greatest(c.position, excluded.position)
+            ELSE excluded.position
+        END
+    RETURNING topic_id, name, partition, position, move
+)
+SELECT topic_id, name, partition, position, move,
+    pg_notify('holdfast', format('cursor %s %s %s %s %s', topic_id, name, partition, position, move))
+FROM moved
+
+-- name: delete_cursor
+WITH deleted AS (
+    DELETE FROM holdfast.cursors WHERE topic_id = $1 AND name = $2 RETURNING partition
+), numbered AS (
+    SELECT nextval('holdfast.cursor_moves') AS move FROM (SELECT count(*) FROM deleted) AS counted
+)
+SELECT move, pg_notify('holdfast', format('nocursor %s %s %s', $1::integer, $2::text, move)) FROM numbered

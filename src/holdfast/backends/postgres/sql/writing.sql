@@ -1,0 +1,48 @@
+-- name: register_writer
+INSERT INTO holdfast.writers (writer_id) VALUES ($1)
+ON CONFLICT (writer_id) DO UPDATE SET written_at = now()
+
+-- name: last_written
+-- Waits for a transaction that nobody listens to any more, and says whether it was committed.
+SELECT number FROM holdfast.writers WHERE writer_id = $1 FOR UPDATE
+
+-- name: lock_partitions
+-- Always in the order of the key, so that two brokers cannot wait for each other.
+SELECT p.topic_id, p.partition, p.next_offset
+FROM holdfast.partitions p
+JOIN unnest($1::integer[], $2::integer[]) AS wanted (topic_id, partition) USING (topic_id, partition)
+ORDER BY p.topic_id, p.partition
+FOR UPDATE OF p
+
+-- name: known_ids
+-- The ids of each partition come as lines of one text: no id has a line break, and an array costs more to send.
+-- What is older than the window is told as such, whether it was pruned yet or not. The limit is for the planner: each id
+-- is looked up in the index, also in a table that it knows nothing of yet.
+SELECT wanted.topic_id, wanted.partition, line.id, found."offset",
+    found.inserted_at > now() - $4::bigint * interval '1 millisecond' AS counts
+FROM unnest($1::integer[], $2::integer[], $3::text[]) AS wanted (topic_id, partition, lines)
+CROSS JOIN LATERAL unnest(string_to_array(wanted.lines, E'\n')) AS line (id)
+CROSS JOIN LATERAL (
+    SELECT ids."offset", ids.inserted_at FROM holdfast.ids
+    WHERE ids.topic_id = wanted.topic_id AND ids.partition = wanted.partition AND ids.id = line.id
+    LIMIT 1
+) AS found
+
+-- name: forget_ids
+-- They are used again, for other messages.
+DELETE FROM holdfast.ids USING unnest($1::integer[], $2::integer[], $3::text[]) AS old (topic_id, partition, id)
+WHERE ids.topic_id = old.topic_id AND ids.partition = old.partition AND ids.id = old.id
+
+-- name: finish
+-- The last step before the commit. No row comes back where the writer is not registered any more.
+WITH wanted AS (
+    SELECT * FROM unnest($1::integer[], $2::integer[], $3::bigint[], $4::bigint[])
+    AS w (topic_id, partition, next_offset, bytes)
+), advanced AS (
+    UPDATE holdfast.partitions p
+    SET next_offset = wanted.next_offset, size_bytes = p.size_bytes + wanted.bytes
+    FROM wanted
+    WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition
+)
+UPDATE holdfast.writers SET number = $6, written_at = now() WHERE writer_id = $5
+RETURNING pg_notify('holdfast', $7)

@@ -1,0 +1,112 @@
+"""What a broker knows of topics and partitions, without asking: told by its own writes, by notices, and by catching up.
+
+Everything here is committed. An end may be behind what the database has, never ahead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.broker.backend import Unwatch
+from holdfast.model.errors import TopicNotFound, Unavailable
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.topics import Topic, TopicConfig
+
+
+class PartitionState:
+    """One partition: from where to where it goes, and who wants to know when that changes."""
+
+    def __init__(self, topic_id: int, partition: PartitionId) -> None:
+        self.topic_id = topic_id
+        self.id = partition
+        self.start = Offset(0)
+        self.end = Offset(0)
+        self.size_bytes = 0
+        self._watchers: dict[object, Callable[[], None]] = {}
+
+    def reached(self, end: Offset) -> None:
+        """Everything below `end` is committed."""
+        if end > self.end:
+            self.end = end
+            self.tell()
+
+    def tell(self) -> None:
+        for on_commit in list(self._watchers.values()):
+            on_commit()
+
+    def watch(self, on_commit: Callable[[], None]) -> Unwatch:
+        mark = object()
+        self._watchers[mark] = on_commit
+        return lambda: (self._watchers.pop(mark, None), None)[1]
+
+
+class KnownTopics:
+    """All topics of the store, as far as this broker has heard."""
+
+    def __init__(self) -> None:
+        # Whether the store was read at least once: before that, nobody can say what is not there.
+        self.is_loaded = False
+        self.by_name: dict[TopicName, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.partitions: dict[PartitionId, PartitionState] = {}
+        self.watchers: list[Callable[[Topic], None]] = []
+        self.deletion_watchers: list[Callable[[Topic], None]] = []
+
+    def found(self, partition: PartitionId) -> PartitionState:
+        """Raises `TopicNotFound`, or `Unavailable` while nothing is known at all."""
+        state = self.partitions.get(partition)
+        if state is None:
+            if not self.is_loaded:
+                raise Unavailable("the database was not reached since this broker started")
+            raise TopicNotFound(f"there is no partition {partition}")
+        return state
+
+    def state(self, topic_id: int, number: int) -> PartitionState | None:
+        topic = self.by_id.get(topic_id)
+        return None if topic is None else self.partitions.get(PartitionId(topic.name, number))
+
+    def add(self, topic: Topic, partitions: Iterable[Any]) -> None:
+        """A topic, with the rows of its partitions; one of the same name that was there before is gone."""
+        known = self.by_name.get(topic.name)
+        if known is not None and known.id != topic.id:
+            if known.id > topic.id:
+                return  # old news
+            self.forget(known.id)
+        is_new = topic.id not in self.by_id
+        if is_new:
+            self.by_name[topic.name] = self.by_id[topic.id] = topic
+            for number in range(topic.config.partitions):
+                partition = PartitionId(topic.name, number)
+                self.partitions[partition] = PartitionState(topic.id, partition)
+        for row in partitions:
+            self.told(*row)
+        if is_new:
+            for on_topic in self.watchers:
+                on_topic(topic)
+
+    def told(self, topic_id: int, number: int, start: int, end: int, size_bytes: int) -> None:
+        """What the database says of a partition."""
+        state = self.state(topic_id, number)
+        if state is not None:
+            state.start = Offset(max(state.start, start))
+            state.size_bytes = size_bytes
+            state.reached(Offset(end))
+
+    def forget(self, topic_id: int) -> None:
+        topic = self.by_id.pop(topic_id, None)
+        if topic is None:
+            return
+        del self.by_name[topic.name]
+        gone = [self.partitions.pop(PartitionId(topic.name, number)) for number in range(topic.config.partitions)]
+        for on_deleted in self.deletion_watchers:
+            on_deleted(topic)
+        for state in gone:
+            state.tell()
+
+
+def topic_of(row: Any) -> Topic:
+    """A row of `holdfast.topics`."""
+    topic_id, name, token, partitions, retention_ms, retention_bytes, created_ms = row
+    config = TopicConfig(partitions=partitions, retention_ms=retention_ms, retention_bytes=retention_bytes)
+    return Topic(name=TopicName(name), config=config, created_ms=TimestampMs(created_ms), id=topic_id, token=token)

@@ -1,0 +1,419 @@
+"""Group commit: everything that waits, over all partitions and connections, becomes one transaction.
+
+A transaction has these steps. While the database works on them, what comes next is taken in and taken apart.
+
+1. lock the partitions' rows, in the order of their key, and read their next offsets: from here on this broker alone
+   decides what comes next in them;
+2. where messages have ids: ask which are there already;
+3. COPY the rows of all that are new;
+4. note the ids, the partitions' new ends and this transaction's number in the writer's row, and send the notice;
+5. COMMIT.
+
+A connection that breaks before the commit was sent has stored nothing: it is tried once more, or refused with
+`Unavailable`. Afterwards nobody knows, so the writer's row is asked: locking it waits for the transaction that nobody
+listens to, and its number says whether it was committed. Only where the database does not come back in time is that
+`LeaderChanged`. A transaction is never guessed to have failed, and never run again before that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
+
+import asyncpg
+import structlog
+from asyncpg import Connection
+
+from holdfast.backends.postgres import rows
+from holdfast.backends.postgres.database import TROUBLE, Database, is_away
+from holdfast.backends.postgres.queries import sql
+from holdfast.backends.postgres.state import PartitionState
+from holdfast.broker import results
+from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, TopicNotFound, Unavailable
+from holdfast.model.ids import Offset
+from holdfast.model.limits import MIB
+from holdfast.model.messages import BatchPublished, Published
+from holdfast.wire import record_batch
+
+log = structlog.get_logger("holdfast.postgres")
+
+# So much at most is one transaction: what waits behind it is not kept waiting for long.
+_ROUND_MESSAGES_MAX: Final = 10_000
+_ROUND_BYTES_MAX: Final = 8 * MIB
+# What may wait for the database before publishers are refused.
+WAITING_BYTES_MAX: Final = 64 * MIB
+_GATHER_S_MAX: Final = 0.002
+# Enough for a transaction of its own: what comes meanwhile is taken apart while the database works.
+_GATHER_MESSAGES_MAX: Final = 500
+# The database takes notices below 8000 bytes.
+_NOTICE_BYTES_MAX: Final = 7_900
+
+_Key = tuple[int, int]
+_Id = tuple[_Key, str]
+
+
+class Write:
+    """A batch on its way: taken apart when it comes in, and what became of it."""
+
+    __slots__ = ("batch", "count", "future", "has_ids", "key", "messages", "state", "time", "values")
+
+    def __init__(self, state: PartitionState, batch: bytearray, future: asyncio.Future[BatchPublished]) -> None:
+        self.state = state
+        self.key: _Key = (state.topic_id, state.id.number)
+        self.batch = batch
+        self.future = future
+        head = record_batch.header(batch)
+        self.count = head.record_count
+        self.time = rows.timestamp(head.base_timestamp_ms)
+        self.values = record_batch.plain_values(batch)
+        self.messages = rows.messages_of(batch) if self.values is None else []
+        self.has_ids = any(message.id is not None for message in self.messages)
+
+    def refuse(self, error: BaseException) -> None:
+        results.refuse(self.future, error)
+
+
+class _Stored(NamedTuple):
+    """One write's part of a transaction: its new rows from `base` on, and what its publisher is told."""
+
+    write: Write
+    base: int
+    fresh: int
+    size: int
+    published: BatchPublished
+    messages: Sequence[rows.Message]
+
+
+class _Unregistered(Exception):
+    """The writer's row was pruned while the broker was away for days."""
+
+
+class Writer:
+    """Stores batches, in the order in which they come, in one transaction at a time."""
+
+    def __init__(self, database: Database, *, dedupe_age_ms: int, on_stored: Callable[[Write, int, int], None]) -> None:
+        self.id = uuid.uuid4()
+        # Why the last transaction failed; none once one has succeeded.
+        self.problem: str | None = None
+        self.transactions = 0
+        self.stored_messages = 0
+        self.duplicates = 0
+        self.unknown_commits = 0
+        self.seconds = 0.0
+        self.waiting_bytes = 0
+        self._database = database
+        self._dedupe_age_ms = dedupe_age_ms
+        self._on_stored = on_stored
+        self._waiting: deque[Write] = deque()
+        self._waiting_messages = 0
+        self._has_some = asyncio.Event()
+        self._number = 0
+        # How many writes the last transaction had, and how long is waited for as many.
+        self._gathered = 0
+        self._gather_s = 0.0
+        self._connection: Connection | None = None
+        self._is_stopping = False
+        self._task: asyncio.Task[None] | None = None
+        database.on_down.append(self._refuse_waiting)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Store what waits, if the database is there, and leave."""
+        self._is_stopping = True
+        self._has_some.set()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            await self._database.close(self._connection)
+
+    def write(self, state: PartitionState, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        """Store a batch; the future says where its messages stand. Raises `Unavailable`."""
+        if self._is_stopping:
+            raise ShuttingDown("the broker is shutting down")
+        if not self._database.is_up:
+            raise self._database.unavailable()
+        if self.waiting_bytes + len(batch) > WAITING_BYTES_MAX and self._waiting:
+            raise Unavailable(f"{self.waiting_bytes} bytes wait for the database already; try again in a moment")
+        write = Write(state, batch, asyncio.get_running_loop().create_future())
+        self.waiting_bytes += len(batch)
+        self._waiting_messages += write.count
+        self._waiting.append(write)
+        self._has_some.set()
+        return write.future
+
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            self._next().refuse(self._database.unavailable())
+
+    def _next(self) -> Write:
+        write = self._waiting.popleft()
+        self.waiting_bytes -= len(write.batch)
+        self._waiting_messages -= write.count
+        return write
+
+    async def _run(self) -> None:
+        while True:
+            while not self._waiting:
+                if self._is_stopping:
+                    return
+                self._has_some.clear()
+                await self._has_some.wait()
+            if len(self._waiting) < self._gathered and self._waiting_messages < _GATHER_MESSAGES_MAX:
+                # Those who were answered a moment ago are about to ask again: one transaction for all of them.
+                await asyncio.sleep(self._gather_s)
+            writes = self._round()
+            began_s = time.perf_counter()
+            try:
+                await self._store(writes)
+            except Exception as error:
+                # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
+                self._let_go()
+                log.exception("writer_failed")
+                for write in writes:
+                    write.refuse(LeaderChanged(f"nobody knows whether this was stored: {type(error).__name__}"))
+            self._gathered = len(writes)
+            self._gather_s = min(_GATHER_S_MAX, (time.perf_counter() - began_s) / 4)
+
+    def _round(self) -> list[Write]:
+        taken = [self._next()]
+        messages, size = taken[0].count, len(taken[0].batch)
+        while self._waiting:
+            write = self._waiting[0]
+            messages += write.count
+            size += len(write.batch)
+            if messages > _ROUND_MESSAGES_MAX or size > _ROUND_BYTES_MAX:
+                break
+            taken.append(self._next())
+        return taken
+
+    # --- one transaction ------------------------------------------------------------------------------
+
+    async def _store(self, writes: list[Write]) -> None:
+        for is_last_try in (False, True):
+            self._number += 1
+            began_s = time.perf_counter()
+            is_sent = False
+            connection: Connection | None = None
+            try:
+                async with asyncio.timeout(self._database.timeout_s):
+                    connection = await self._connected()
+                    stored = await self._prepare(connection, writes)
+                    is_sent = True
+                    ended_with = await connection.execute("COMMIT")
+                assert ended_with == "COMMIT", ended_with
+            except (*TROUBLE, _Unregistered) as error:
+                self._let_go()
+                if not is_sent:
+                    if not is_last_try and connection is not None and _is_worth_another_try(error):
+                        continue
+                    self._refuse(writes, error, connected=connection is not None)
+                    return
+                log.warning("commit_unanswered", number=self._number, problem=type(error).__name__)
+                is_committed = await self._find_out(self._number)
+                if is_committed is None:
+                    self._give_up(writes, error)
+                    return
+                if not is_committed:
+                    if not is_last_try:
+                        continue
+                    self._refuse(writes, error, connected=True)
+                    return
+            self.seconds += time.perf_counter() - began_s
+            self._settle(stored)
+            return
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.is_closed():
+            connection = await self._database.connect()
+            try:
+                await connection.execute(sql("register_writer"), self.id)
+            except BaseException:
+                connection.terminate()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _let_go(self) -> None:
+        """The transaction is over, or will be when the database finds nobody listening."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _prepare(self, connection: Connection, writes: list[Write]) -> list[_Stored]:
+        """All steps but the commit."""
+        await connection.execute("BEGIN")
+        keys = sorted({write.key for write in writes})
+        locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
+        ends: dict[_Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
+        for write in writes:
+            if write.key not in ends:
+                write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
+        present = [write for write in writes if write.key in ends]
+        known = await self._known_ids(connection, present)
+        fresh_ids: dict[_Id, int] = {}
+        stored: list[_Stored] = []
+        for write in present:
+            part = _planned(write, ends[write.key], known, fresh_ids)
+            ends[write.key] += part.fresh
+            stored.append(part)
+        if any(part.fresh for part in stored):
+            await connection.copy_records_to_table(
+                "messages",
+                schema_name="holdfast",
+                columns=rows.COLUMNS,
+                records=chain.from_iterable(map(_rows_of, stored)),
+            )
+        if fresh_ids:
+            await connection.copy_records_to_table(
+                "ids",
+                schema_name="holdfast",
+                columns=("topic_id", "partition", "id", "offset"),
+                records=[(*key, message_id, offset) for (key, message_id), offset in fresh_ids.items()],
+            )
+        await self._finish(connection, ends, stored)
+        return stored
+
+    async def _known_ids(self, connection: Connection, writes: list[Write]) -> dict[_Id, int]:
+        """Where messages stand whose ids are there already. Ids that are too old are made free."""
+        asked: dict[_Key, list[str]] = {}
+        for write in writes:
+            if write.has_ids:
+                asked.setdefault(write.key, []).extend(each.id for each in write.messages if each.id is not None)
+        if not asked:
+            return {}
+        found = await connection.fetch(
+            sql("known_ids"),
+            [key[0] for key in asked],
+            [key[1] for key in asked],
+            ["\n".join(ids) for ids in asked.values()],
+            self._dedupe_age_ms,
+        )
+        known: dict[_Id, int] = {}
+        too_old: set[_Id] = set()
+        for topic_id, number, message_id, offset, counts in found:
+            if counts:
+                known[(topic_id, number), message_id] = offset
+            else:
+                too_old.add(((topic_id, number), message_id))
+        if too_old:
+            keys, ids = zip(*too_old, strict=True)
+            await connection.execute(sql("forget_ids"), [key[0] for key in keys], [key[1] for key in keys], ids)
+        return known
+
+    async def _finish(self, connection: Connection, ends: dict[_Key, int], stored: list[_Stored]) -> None:
+        sizes = dict.fromkeys(ends, 0)
+        for part in stored:
+            sizes[part.write.key] += part.size
+        notice = "end" + "".join(f" {topic_id} {number} {end}" for (topic_id, number), end in ends.items())
+        finished = await connection.fetch(
+            sql("finish"),
+            [key[0] for key in ends],
+            [key[1] for key in ends],
+            list(ends.values()),
+            list(sizes.values()),
+            self.id,
+            self._number,
+            notice if len(notice) <= _NOTICE_BYTES_MAX else "look",
+        )
+        if not finished:
+            raise _Unregistered
+
+    # --- what became of it ----------------------------------------------------------------------------
+
+    async def _find_out(self, number: int) -> bool | None:
+        """Whether a transaction was committed; none where the database does not say so in time."""
+        try:
+            async with asyncio.timeout(self._database.timeout_s):
+                while True:
+                    try:
+                        connection = await self._connected()
+                        last = await connection.fetchval(sql("last_written"), self.id)
+                    except TROUBLE:
+                        self._let_go()
+                        await asyncio.sleep(0.1)
+                        continue
+                    return bool(last == number)
+        except TimeoutError:
+            return None
+
+    def _settle(self, stored: list[_Stored]) -> None:
+        self.problem = None
+        self.transactions += 1
+        for part in stored:
+            self.stored_messages += part.fresh
+            self.duplicates += part.published.duplicates
+            part.write.state.size_bytes += part.size
+            self._on_stored(part.write, part.base, part.fresh)
+            if not part.write.future.done():
+                part.write.future.set_result(part.published)
+
+    def _refuse(self, writes: list[Write], error: BaseException, *, connected: bool) -> None:
+        """Nothing of it was stored."""
+        if isinstance(error, _Unregistered):
+            refusal: HoldfastError = Unavailable("the database forgot this broker; try again")
+        else:
+            refusal = self._database.failed(error, connected=connected)
+        self.problem = refusal.message
+        for write in writes:
+            write.refuse(refusal)
+
+    def _give_up(self, writes: list[Write], error: BaseException) -> None:
+        self.unknown_commits += 1
+        self._database.lost(error)
+        # The next transaction shall not wait for one that may still be under way.
+        self.id = uuid.uuid4()
+        self._number = 0
+        log.error("commit_unknown", messages=sum(write.count for write in writes), hint="publishers are told so")
+        for write in writes:
+            write.refuse(
+                LeaderChanged(
+                    "the database was lost while it stored this, and does not come back to say whether it did; "
+                    "with ids, send it again"
+                )
+            )
+
+
+def _is_worth_another_try(error: BaseException) -> bool:
+    """Whether a new connection may do at once what this one could not."""
+    if isinstance(error, TimeoutError):
+        return False
+    return is_away(error) or isinstance(error, _Unregistered | asyncpg.DeadlockDetectedError)
+
+
+def _planned(write: Write, next_offset: int, known: dict[_Id, int], fresh_ids: dict[_Id, int]) -> _Stored:
+    """Which of a write's messages are new, and where each stands."""
+    number = write.key[1]
+    if not write.has_ids:
+        published = results.regular(number, Offset(next_offset), write.count)
+        size = rows.size_of(write.messages) if write.values is None else sum(map(len, write.values))
+        return _Stored(write, next_offset, write.count, size, published, write.messages)
+    told: list[Published] = []
+    fresh: list[rows.Message] = []
+    for message in write.messages:
+        offset: int | None = None
+        if message.id is not None:
+            token = (write.key, message.id)
+            offset = known.get(token, fresh_ids.get(token))
+        if offset is None:
+            told.append(Published(partition=number, offset=Offset(next_offset + len(fresh))))
+            if message.id is not None:
+                fresh_ids[token] = next_offset + len(fresh)
+            fresh.append(message)
+        else:
+            told.append(Published(partition=number, offset=Offset(offset), duplicate=True))
+    return _Stored(write, next_offset, len(fresh), rows.size_of(fresh), results.summary(number, told), fresh)
+
+
+def _rows_of(part: _Stored) -> rows.Rows:
+    """A write's rows, made as the driver takes them: the database works on the first while the last are made."""
+    topic_id, number = part.write.key
+    if part.write.values is not None:
+        return rows.plain_rows(topic_id, number, part.base, part.write.time, part.write.values)
+    return rows.full_rows(topic_id, number, part.base, part.messages)
