@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest_asyncio
+
+from tests.postgres.stores import Opened, open_store
+from tests.support.postgres import Server, database_for
+
+Open = Callable[..., Awaitable[Opened]]
+
+
+@pytest_asyncio.fixture
+async def url(tmp_path: Path) -> str:
+    """A database of its own, with the schema in it."""
+    return database_for(tmp_path)
+
+
+@pytest_asyncio.fixture
+async def opened(url: str) -> AsyncIterator[Open]:
+    """Brokers over the test's database, or another one; all are stopped in the end."""
+    running: list[Opened] = []
+
+    async def open_one(node: str = "n1", address: str = url, **settings: object) -> Opened:
+        made = await open_store(address, node, **settings)
+        running.append(made)
+        return made
+
+    yield open_one
+    for made in running:
+        await made.backend.stop()
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    """One that may be broken. Its disk is believed: what these tests take away is processes, not power."""
+    made = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
+    await made.start()
+    yield made
+    made.kill_if_running()

@@ -1,0 +1,71 @@
+"""A broker over a database, without front ends, and short names for long calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.broker.broker import Broker
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import NewMessage, Published, StoredMessage
+from holdfast.model.topics import TopicConfig
+
+
+def now_ms() -> TimestampMs:
+    return TimestampMs(time.time_ns() // 1_000_000)
+
+
+@dataclass
+class Opened:
+    backend: PostgresBackend
+    broker: Broker
+
+    async def create(self, name: str = "t", partitions: int = 1, **config: Any) -> PartitionId:
+        await self.backend.create_topic(TopicName(name), TopicConfig(partitions=partitions, **config))
+        return PartitionId(TopicName(name), 0)
+
+    async def publish(self, *values: bytes, topic: str = "t", ids: Sequence[str] = ()) -> list[Published]:
+        given = list(ids) or [None] * len(values)
+        messages = [NewMessage(value=value, id=each) for value, each in zip(values, given, strict=True)]
+        return await self.broker.publish(topic, messages)
+
+    async def read(self, topic: str = "t", partition: int = 0) -> list[StoredMessage]:
+        """Everything, in order."""
+        found: list[StoredMessage] = []
+        offset, _ = self.broker.partition_range(topic, partition)
+        while True:
+            messages, offset = await self.broker.read(topic, partition, Offset(offset), 1000, 1 << 20)
+            if not messages:
+                return found
+            found += messages
+
+
+async def open_store(url: str, node: str = "n1", *, timeout_s: float = 5.0, **settings: Any) -> Opened:
+    backend = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, **settings)
+    await backend.start()
+    return Opened(backend, Broker(backend, now_ms=now_ms))
+
+
+async def query(url: str, statement: str, *values: object) -> list[Any]:
+    """What a person with SQL sees."""
+    connection = await asyncpg.connect(url)
+    try:
+        rows: list[Any] = await connection.fetch(statement, *values)
+        return rows
+    finally:
+        await connection.close()
+
+
+async def until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout_s} s: {what}") from None

@@ -1,0 +1,163 @@
+"""Two brokers on one database: what one stores the other one knows, and nothing is there twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from holdfast.model.errors import TopicExists, TopicNotFound
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.messages import NewMessage
+from holdfast.model.topics import TopicConfig
+from tests.postgres.conftest import Open
+from tests.postgres.stores import Opened, query, until
+
+T = PartitionId(TopicName("t"), 0)
+
+
+async def both(opened: Open, **settings: object) -> tuple[Opened, Opened]:
+    return await opened("n1", **settings), await opened("n2", **settings)
+
+
+async def test_message_sent_through_both_brokers_is_stored_once_and_offsets_have_no_gaps(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create(partitions=3)
+    await two.backend.catch_up_cursors()
+    rolled = random.Random(3)
+
+    async def publish(through: Opened, ids: list[str]) -> dict[str, tuple[int, int]]:
+        told: dict[str, tuple[int, int]] = {}
+        while ids:
+            some = [ids.pop() for _ in range(min(len(ids), rolled.randrange(1, 40)))]
+            messages = [NewMessage(value=each.encode(), id=each) for each in some]
+            for each, published in zip(some, await through.broker.publish("t", messages), strict=True):
+                told[each] = (published.partition, published.offset)
+        return told
+
+    ids = [f"id-{number}" for number in range(1500)]
+    shuffled = [rolled.sample(ids, len(ids)) for _ in range(4)]
+    told = await asyncio.gather(
+        *(publish(through, order) for through, order in zip((one, two, one, two), shuffled, strict=True))
+    )
+    assert all(each == told[0] for each in told), "a message has two places"
+    for reader in (one, two):
+        found = {
+            message.id: (number, message.offset) for number in range(3) for message in await reader.read("t", number)
+        }
+        assert found == told[0]
+    for number in range(3):
+        offsets = sorted(offset for partition, offset in told[0].values() if partition == number)
+        assert offsets == list(range(len(offsets)))
+
+
+async def test_order_of_one_publisher_is_kept_while_others_write(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create()
+    await two.backend.catch_up_cursors()
+
+    async def publish(through: Opened, name: str) -> None:
+        stored = [through.broker.publish_values("t", [f"{name} {number}".encode()]) for number in range(300)]
+        offsets = await asyncio.gather(*(each.offset for each in stored))
+        assert offsets == sorted(offsets)
+
+    await asyncio.gather(publish(one, "a"), publish(two, "b"), publish(one, "c"))
+    values = [message.value for message in await two.read()]
+    assert len(values) == 900
+    for name in (b"a", b"b", b"c"):
+        own = [int(value.split()[1]) for value in values if value.startswith(name)]
+        assert own == list(range(300))
+
+
+async def test_subscriber_of_the_other_broker_gets_what_is_published_here(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create(partitions=2)
+    await two.backend.catch_up_cursors()
+    follower = two.broker.follow("t", {0: Offset(0), 1: Offset(0)})
+    for number in range(20):
+        await one.publish(b"%d" % number)
+        async with asyncio.timeout(5):
+            delivery = await follower.next(1 << 20)
+        assert sum(map(len, delivery.batches)) > 0
+    follower.close()
+
+
+async def test_topics_are_known_and_gone_on_both(opened: Open) -> None:
+    one, two = await both(opened)
+    heard: list[str] = []
+    two.backend.watch_topics(lambda topic: heard.append(topic.name))
+    created = await one.backend.create_topic(TopicName("t"), TopicConfig(partitions=2, retention_ms=1000))
+    await two.backend.catch_up_cursors()
+    assert two.backend.topic(T.topic) == created
+    assert heard == ["t"]
+    woken = asyncio.Event()
+    two.backend.watch(T, woken.set)
+    outcomes = await asyncio.gather(
+        *(each.backend.create_topic(TopicName("u"), TopicConfig()) for each in (one, two)), return_exceptions=True
+    )
+    assert sum(isinstance(outcome, TopicExists) for outcome in outcomes) == 1
+    assert one.backend.topic(TopicName("u")) is not None and two.backend.topic(TopicName("u")) is not None
+    await one.backend.delete_topic(T.topic)
+    await two.backend.catch_up_cursors()
+    assert two.backend.topic(T.topic) is None
+    await asyncio.wait_for(woken.wait(), 5)
+    try:
+        await two.backend.append(T, bytearray(b""))
+    except TopicNotFound:
+        return
+    raise AssertionError("a deleted topic takes messages")
+
+
+async def test_reader_goes_on_at_the_other_broker_and_never_back(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create()
+    await one.publish(*[b"%d" % number for number in range(100)])
+    name = CursorName("reader")
+    await two.backend.catch_up_cursors()
+    for through, offset in ((one, 10), (two, 30), (one, 20), (two, 25)):
+        await through.backend.set_cursor(T.topic, name, {0: Offset(offset)}, only_forward=True)
+    for each in (one, two):
+        await each.backend.catch_up_cursors()
+        assert each.backend.cursor(T.topic, name) == {0: 30}, "a reader was moved back"
+    await one.backend.set_cursor(T.topic, name, {0: Offset(5)})
+    await two.backend.catch_up_cursors()
+    assert two.backend.cursor(T.topic, name) == {0: 5}, "a seek goes anywhere"
+    await two.backend.delete_cursor(T.topic, name)
+    await one.backend.catch_up_cursors()
+    assert one.backend.cursor(T.topic, name) is None
+
+
+async def test_only_one_broker_processes_a_partition_and_the_other_takes_over(opened: Open, url: str) -> None:
+    one, two = await both(opened)
+    await one.create(partitions=4)
+    await two.backend.catch_up_cursors()
+    partitions = [PartitionId(T.topic, number) for number in range(4)]
+    for each in (one, two):
+        each.backend.watch_reigns(lambda partition: None)
+
+    def held(by: Opened) -> dict[PartitionId, int]:
+        found = {each: by.backend.reign(each) for each in partitions}
+        return {each: reign for each, reign in found.items() if reign is not None}
+
+    await until(lambda: len(held(one)) == len(held(two)) == 2, "each has its share")
+    assert not held(one).keys() & held(two).keys()
+    before = held(one)
+    await one.backend.holding.leave(one.backend.writer.id)
+    assert held(one) == {}
+    await until(lambda: len(held(two)) == 4, "the other one has all of it")
+    assert all(held(two)[partition] > reign for partition, reign in before.items()), "a reign's number rises"
+    assert len((await two.broker.cluster()).nodes) == 1
+    assert await query(url, "SELECT count(*) FROM holdfast.brokers") == [(1,)]
+
+
+async def test_id_is_new_again_after_its_time(opened: Open, url: str) -> None:
+    one, two = await both(opened, dedupe_age_ms=60_000)
+    await one.create()
+    await two.backend.catch_up_cursors()
+    await one.publish(b"a", ids=["x"])
+    assert (await two.publish(b"a", ids=["x"]))[0].duplicate
+    await query(url, "UPDATE holdfast.ids SET inserted_at = now() - interval '2 minutes'")
+    assert not (await two.publish(b"b", ids=["x"]))[0].duplicate
+    assert (await one.publish(b"b", ids=["x"]))[0].offset == 1
+    await query(url, "UPDATE holdfast.ids SET inserted_at = now() - interval '2 minutes'")
+    await one.backend.retention.prune_ids()
+    assert await query(url, "SELECT count(*) FROM holdfast.ids") == [(0,)]
