@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.backends.postgres.server import programs
 from holdfast.testing import LocalCluster
 from tests.support.broker_process import BrokerProcess
 
@@ -67,6 +69,32 @@ def test_commands_of_the_readme_print_what_it_shows(broker: BrokerProcess) -> No
         assert ran.returncode == 0, f"{command}: {ran.stderr}"
         if shown:
             assert ran.stdout.splitlines() == shown, command
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Not as deep as a test's own directory: a socket's path may have some hundred characters."""
+    with tempfile.TemporaryDirectory(prefix="readme-") as path:
+        yield Path(path)
+
+
+def test_database_of_the_readme_shows_its_messages(short_path: Path) -> None:
+    """Its broker, its publish, and its query, with the `psql` that comes with the server."""
+    [block] = re.findall(
+        r"<!-- runs in CI with a database -->\n```console\n(.*?)```", README.read_text("utf-8"), re.DOTALL
+    )
+    (serve, _), *commands = commands_of(block)
+    with BrokerProcess(short_path / "holdfast-data", *serve.split()[2:]) as broker:
+        newest = programs()[max(programs())]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{newest}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "HOLDFAST_SERVER": http_of(broker)}
+        for command, shown in commands:
+            ran = subprocess.run(
+                ["bash", "-c", command], cwd=short_path, env=environment, capture_output=True, text=True, timeout=60
+            )
+            assert ran.returncode == 0, f"{command}: {ran.stderr}"
+            assert ran.stdout.splitlines() == shown, command
+        broker.terminate()
 
 
 def test_python_of_the_readme_prints_an_order(broker: BrokerProcess) -> None:
