@@ -7,7 +7,7 @@ the nodes' agreement on one log: that of a partition, or the control log.
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 Offset = NewType("Offset", int)
 LogIndex = NewType("LogIndex", int)
@@ -17,6 +17,9 @@ TopicName = NewType("TopicName", str)
 CursorName = NewType("CursorName", str)
 MessageId = NewType("MessageId", str)
 TimestampMs = NewType("TimestampMs", int)
+
+# Of a message that waits in the spill: it gets its place when its partition can be reached again.
+NO_OFFSET: Final = Offset(-1)
 
 
 class PartitionId(NamedTuple):

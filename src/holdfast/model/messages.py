@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.ids import NO_OFFSET, Offset, TimestampMs
 
 Header = tuple[str, bytes]
 
@@ -38,6 +38,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     offset: Offset
     duplicate: bool = False
 
+    @property
+    def buffered(self) -> bool:
+        """It is kept, and has no place in its partition yet."""
+        return self.offset == NO_OFFSET
+
 
 class BatchPublished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the messages of a batch stand; `offsets` is given where duplicates make them irregular."""
@@ -47,3 +52,8 @@ class BatchPublished(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     count: int
     duplicates: int
     offsets: list[Offset] | None = None
+
+    @property
+    def buffered(self) -> bool:
+        """They are kept, and have no place in their partition yet."""
+        return self.base_offset == NO_OFFSET
