@@ -11,7 +11,7 @@ ROLES = "holdfast.consensus.roles"
 PARTNER = "holdfast.consensus.partner"
 NODE = "simulation.pair_node"
 REPLICA = "simulation.pair_replica"
-UPKEEP = "simulation.pair_upkeep"
+LETTING_IN = "holdfast.consensus.letting_in"
 REJOINING = "simulation.pair_rejoining"
 
 
@@ -198,15 +198,15 @@ _LETTING_IN = (
         "votes-too-early",
         "A partner that is back votes before it has everything.",
         (
-            UPKEEP,
-            "has_all = progress is not None and progress.match >= self._decided_before(replica)",
-            "has_all = progress is not None",
+            LETTING_IN,
+            "return progress is not None and progress.match >= max(LogIndex(0), self._decided.get(raft, raft.commit))",
+            "return progress is not None",
         ),
     ),
     _mutant(
         "never-let-in",
         "A partner that is back is not let in.",
-        (UPKEEP, "if partner is not None and replica.group == CONTROL:", "if False:"),
+        (LETTING_IN, "if partner is not None and node_of(partner) not in nodes:", "if False:"),
     ),
 )
 

@@ -253,3 +253,20 @@ async def test_bug_in_a_handler_of_messages_is_loud_and_costs_the_link_not_the_n
         await n1.up(n2)
         n1.links.send("n2", 1, TimeoutNow(2))
         await until(lambda: n2.heard == [("n1", 1, TimeoutNow(2))], "the next message")
+
+
+@on_both_loops
+async def test_who_was_there_just_now_is_looked_for_at_once() -> None:
+    """However long it had taken to find: of a pair, the other one takes over as soon as nobody is there."""
+    a, b = LinkNode("a", LinkTiming(retry_min_s=0.01, retry_max_s=60.0)), LinkNode("b")
+    try:
+        await a.start(b)
+        await until(lambda: len(a.nobody_there) == 8, "eight tries")  # the next one would be in a second or more
+        await b.start(a)
+        await a.up(b)
+        await b.links.stop()
+        tries = len(a.nobody_there)
+        await until(lambda: len(a.nobody_there) > tries, "one more try", timeout_s=0.5)
+    finally:
+        await a.links.stop()
+        await b.links.stop()

@@ -30,7 +30,6 @@ from holdfast.backends.cluster.opening import Opening
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.proposals import Proposals
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import replica_id
 from holdfast.backends.cluster.serving import Serving
 from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.backends.cluster.topic_changes import TopicChanges
@@ -39,6 +38,7 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import Unwatch
 from holdfast.consensus.partner import PairSettings
+from holdfast.consensus.replica_names import replica_id
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import (
     DamagedData,

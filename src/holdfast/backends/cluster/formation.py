@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.cluster.replica_names import replica_id
 from holdfast.consensus.members import Members
+from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import DataDirectoryError
 from holdfast.storage.durable import replace_file, sync_directory
 

@@ -19,13 +19,13 @@ from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.consensus.liveness import Liveness
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import Append, HardState, Heartbeat, Install, Message
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import node_of
 from holdfast.consensus.roles import Seat
 from holdfast.consensus.timing import Timing
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed

@@ -257,7 +257,7 @@ class Link:
     async def _keep_connected(self) -> None:
         timing = self._context.timing
         loop = asyncio.get_running_loop()
-        failures = 0
+        failures = short_lives = 0
         while True:
             began = loop.time()
             connection = self._connection = DialedConnection(self._context, self.node, self.address)
@@ -265,7 +265,10 @@ class Link:
                 await self._connect(connection)
             finally:
                 connection.end("no longer wanted")
-            failures = 0 if connection.hello is not None and loop.time() - began >= _SHORT_LIFE_S else failures + 1
+            was_up = connection.hello is not None
+            short_lives = 0 if was_up and loop.time() - began >= _SHORT_LIFE_S else short_lives + was_up
+            # Who was there just now is looked for at once, however long it had taken to find.
+            failures = short_lives if was_up else failures + 1
             retry_s = min(timing.retry_min_s * 2 ** min(max(failures - 1, 0), 16), timing.retry_max_s)
             if connection.is_refused:
                 retry_s = timing.refused_retry_s

@@ -15,8 +15,8 @@ import structlog
 
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.requests import EntriesReply, EntriesRequest, Method, encode
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.entries import Entry
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import LogIndex, Term

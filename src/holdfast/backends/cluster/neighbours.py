@@ -20,11 +20,11 @@ from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of, replica_id
 from holdfast.backends.cluster.requests import Method
-from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.messages import Message
 from holdfast.consensus.partner import PairSettings, Standing
+from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import BadValue, ConfigError, DataDirectoryError, NotLeader, Unavailable
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire.peer import Hello
@@ -238,14 +238,12 @@ class Neighbours:
         """Of a pair: what the other one last said of itself, be it in a hello that was refused."""
         return self._partner_hello
 
-    def partner_to_let_in(self, members: Members) -> ReplicaId | None:
-        """Of a pair: the other one, if it is there and belongs to nothing yet, or no more."""
+    def partner_to_let_in(self) -> ReplicaId | None:
+        """Of a pair: the other one, if it is there."""
         if self.pairing is None or not self.is_up(self.pairing.partner):
             return None
-        partner = self.pairing.partner
-        life = self.life_of(partner)
-        is_member = any(node_of(member) == partner for member in members.everybody)
-        return None if life is None or is_member else replica_id(partner, life)
+        life = self.life_of(self.pairing.partner)
+        return None if life is None else replica_id(self.pairing.partner, life)
 
     def seconds_up(self, node: str) -> float:
         """How long it has been there without a break."""

@@ -20,9 +20,9 @@ import structlog
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import life_of, node_of
 from holdfast.consensus.members import Members
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
+from holdfast.consensus.replica_names import life_of, node_of
 from holdfast.model.errors import HoldfastError, LeaderChanged, StorageFailed, Unavailable
 
 log = structlog.get_logger("holdfast.pair")

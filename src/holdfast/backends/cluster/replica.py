@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from holdfast.backends.cluster.audience import Audience
 from holdfast.backends.cluster.pacing import CatchUpPace
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.tail_cache import TailCache
 from holdfast.broker.results import refuse
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import NOBODY, Members, ReplicaId
 from holdfast.consensus.messages import HardState, Message, Ready
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.entries import KIND_BATCH, KIND_MEMBERS, KIND_REIGN, Entry
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, LeaderChanged, NotLeader, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Offset, Term

@@ -15,12 +15,12 @@ from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.forwarding import Lanes, Peers
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.requests import Method
 from holdfast.backends.cluster.snapshots import SnapshotGiver
 from holdfast.backends.cluster.state import StateStore
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.messages import Install, Message
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.errors import BadPeerFrame, HoldfastError, NotLeader, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
 from holdfast.model.limits import MIB

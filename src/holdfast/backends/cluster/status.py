@@ -10,10 +10,10 @@ import msgspec
 
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.requests import Method
 from holdfast.broker.delivery_marks import DELIVERED
 from holdfast.consensus.progress import Progress
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.cluster import (
     ClusterDescription,
     FollowerDescription,

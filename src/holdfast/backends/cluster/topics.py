@@ -12,9 +12,9 @@ import structlog
 from holdfast.backends.cluster.commands import COMMANDS_MAX, CreateTopic, CreateTopicOfBefore, DeleteTopic
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import node_of
 from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.errors import HoldfastError, TopicExists, TopicNotFound, Unavailable
 from holdfast.model.ids import GroupId, PartitionId, TopicName
 from holdfast.model.topics import Topic

@@ -2,9 +2,7 @@
 
 - *Leaders are spread*: every partition has an order in which its replicas are wanted as leaders. A leader that is
   not the first of those that are there and have everything hands over to the one that is.
-- *A disk that was lost*: a node that comes back with another life is somebody else. Each leader first lets it in
-  as a learner, then, when it has everything, takes the old one out and lets the new one vote. One step at a time,
-  each only when the one before is committed.
+- *Newcomers are let in*, and who lost its disk, by the rules of `consensus.letting_in`.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from holdfast.backends.cluster.control import Control
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.replica_names import life_of, node_of, replica_id
 from holdfast.backends.cluster.state import NodeRow
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.leading import Leading
+from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.errors import DiskFull, HoldfastError
-from holdfast.model.ids import LogIndex
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
@@ -65,8 +63,7 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
-        # What was committed when groups were looked at last.
-        self._decided: dict[Replica, LogIndex] = {}
+        self._letting_in = LettingIn(neighbours.life_of)
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._run())
@@ -104,54 +101,20 @@ class Upkeep:
             wanted = self._next_members(replica, leading)
             if wanted is not None and leading.refusal(wanted) is None:
                 self.change_members(replica, wanted)
-        self._decided = {replica: replica.raft.commit for replica in self._groups.replicas.values()}
-
-    def _decided_before(self, replica: Replica) -> LogIndex:
-        """What was committed at the last look: who has that keeps up, though under load never with the very newest.
-
-        One that votes a little early cannot act on what it lacks: that it votes stands in the log, behind all that. But
-        it has to have something: one that has not heard of the group yet would keep it from deciding anything.
-        """
-        return max(LogIndex(0), self._decided.get(replica, replica.raft.commit))
+        self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
 
     def _next_members(self, replica: Replica, leading: Leading) -> Members | None:
-        """The next step of letting in who came back as somebody else; `None` if nobody did."""
-        members = replica.raft.members
-        for old in sorted(members.voters):
-            node = node_of(old)
-            life = self._neighbours.life_of(node)
-            new = replica_id(node, life) if life is not None else old
-            if new == old or new in members.voters:
-                continue
-            if new not in members.learners:
-                return Members(members.voters, members.learners | {new})
-            if leading.progress[new].match >= self._decided_before(replica):
-                return Members(members.voters - {old}, members.learners)
-        for voter in sorted(self._control.replica.raft.members.voters):
-            # A topic that was made while a node was being let in began without it.
-            is_there = any(node_of(member) == node_of(voter) for member in members.everybody)
-            if not is_there and self._neighbours.life_of(node_of(voter)) == life_of(voter):
-                return Members(members.voters, members.learners | {voter})
-        partner = self._neighbours.partner_to_let_in(members)
-        if partner is not None:
-            return Members(members.voters, members.learners | {partner})
-        for learner in sorted(members.learners):
-            progress = leading.progress.get(learner)
-            others = {node_of(voter) for voter in members.voters}
-            life = self._neighbours.life_of(node_of(learner))
-            if node_of(learner) in others and life not in (None, life_of(learner)):
-                return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
-            is_complete = progress is not None and progress.match >= self._decided_before(replica)
-            if is_complete and node_of(learner) not in others and self._may_vote(replica, learner):
-                return Members(members.voters | {learner}, members.learners - {learner})
-        return None
-
-    def _may_vote(self, replica: Replica, learner: ReplicaId) -> bool:
-        """Of a pair, the control group is the last: who votes there may take over, and must have everything then."""
-        if self._neighbours.pairing is None or replica is not self._control.replica:
-            return True
-        others = [each.raft for each in self._groups.replicas.values() if each is not replica]
-        return all(learner in raft.members.voters and raft.members_index <= raft.commit for raft in others)
+        control = self._control.replica
+        is_last_of_a_pair = self._neighbours.pairing is not None and replica is control
+        return self._letting_in.next_members(
+            leading,
+            replica.raft,
+            wanted=control.raft.members.voters,
+            partner=self._neighbours.partner_to_let_in(),
+            before=[each.raft for each in self._groups.replicas.values() if each is not control]
+            if is_last_of_a_pair
+            else (),
+        )
 
     def change_members(self, replica: Replica, members: Members) -> None:
         """Write a configuration that its leader has nothing against."""
