@@ -159,6 +159,26 @@ def test_nobody_there_says_what_to_do() -> None:
         ended = holdfast(*command, first, second)
         assert ended.code == 1 and len(ended.err.splitlines()) == 1
         assert f"no broker answers at {first} (Connection refused), {second} (Connection refused)" in ended.err
+        assert "holdfast primary" in ended.err
+
+
+def test_port_that_is_taken_is_said_before_the_other_broker_is_there(broker: Broker, tmp_path: Path) -> None:
+    port = broker.text.rpartition(":")[2]
+    ended = holdfast("backup", port, f"localhost:{free_port()}", "--data", str(tmp_path / "data"))
+    assert ended.code == 1 and "for text: it is in use" in ended.err
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("8080", "localhost:8080"), "is this broker itself"),
+        (("8080", "localhost:8081", "--memory", "--data", "here"), "no use for --data"),
+    ],
+)
+def test_impossible_pair_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    ended = holdfast("primary", *arguments)
+    assert ended.code == 1 and said in ended.err and "[bad_config]" in ended.err
 
 
 def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
@@ -173,6 +193,7 @@ def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
         (("publish", "t", "Hello", "world"), "is no address"),
         (("publish", "t", "x", "a:1", "b:2", "c:3"), "3 addresses are too many"),
         (("publish", "t", "x", "a:1", "a:1"), "both addresses are the same"),
+        (("publish", "t", "a:1", "b:2"), "what is to be published"),
         (("publish", "t", "x", "a:1", "--server", "b:1"), "not both"),
         (("publish", "t", "x", "a:1", "--key", "k"), "those need --server"),
         (("publish", "t", "--sequence", "a:1", "b:2", "c:3"), "3 addresses are too many"),

@@ -126,6 +126,8 @@ def _serve(
     *,
     memory: bool,
 ) -> None:
+    if memory and data is not None:
+        raise ConfigError("with --memory nothing is kept, so there is no use for --data; give one of them")
     temporary = tempfile.mkdtemp(prefix="holdfast-") if memory else None
     where = temporary or str(data or f"holdfast-{port}")
     try:
@@ -147,6 +149,8 @@ def _addresses(role: str, port: int, partner: str | None, host: str | None) -> d
     partner_host, partner_port = parse_address("the other broker", partner) if partner is not None else ("localhost", 0)
     if partner is not None and partner_port > 65_535 - _PEER_STEP:
         raise ConfigError(f"the port of {partner} is too high: its peers are reached {_PEER_STEP} above it")
+    if partner is not None and partner_port == port and partner_host in (*_LOOPBACK, host):
+        raise ConfigError(f"{partner} is this broker itself; give the address of the other one")
     listen = host or ("127.0.0.1" if partner_host in _LOOPBACK else "0.0.0.0")
     node, other = _NODES[role]
     addresses: dict[str, object] = {

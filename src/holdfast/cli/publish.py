@@ -106,6 +106,11 @@ def publish(
     if (sequence or file is not None) and message is not None and is_address(message):
         addresses.insert(0, message)
         message = None
+    if message is not None and len(addresses) == 1 and is_address(message) and is_address(addresses[0]):
+        raise typer.BadParameter(
+            f"what is to be published to {message} and {addresses[0]}? Write the message before the addresses, or - "
+            "to read lines"
+        )
     paced = sequence or rate is not None
     if sum((message not in (None, "-"), file is not None, sequence)) > 1:
         raise typer.BadParameter("give one of MESSAGE, --file and --sequence")

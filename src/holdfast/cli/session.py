@@ -45,9 +45,15 @@ def require_text_broker(addresses: list[str]) -> None:
     problems = _problems([parse_text_address(address) for address in addresses])
     if problems:
         raise NoBroker(
-            f"no broker answers at {', '.join(problems)}; start one with `holdfast serve`, or give the text address "
+            f"no broker answers at {', '.join(problems)}; start {_how_to_start(addresses)}, or give the text address "
             "of one that runs"
         )
+
+
+def _how_to_start(addresses: list[str]) -> str:
+    if len(addresses) == 1:
+        return "one with `holdfast serve`"
+    return "a pair with `holdfast primary PORT BACKUP` and `holdfast backup PORT PRIMARY`"
 
 
 def _problems(addresses: Sequence[Address]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import resource
+import socket
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -81,6 +82,9 @@ class Node:
     async def _start(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
         self._files_max = _allow_many_files()
+        # Before anything is opened: the store of a pair is ready only when both are there.
+        for name in ("text", "http"):
+            _check_is_free(config, name)
         self.store = self._opened()
         await self.store.start()
         undo.push_async_callback(self.store.stop)
@@ -149,11 +153,7 @@ class Node:
             try:
                 taken = await front_end.start(host, port)
             except OSError as error:
-                reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-                hint = f"end what listens there, or give another with --{name} or HOLDFAST_{name.upper()}"
-                if config.pair is not None:
-                    hint = "end what listens there, or give another port"
-                raise ConfigError(f"cannot listen on {host}:{port} for {name}: {reason}; {hint}") from error
+                raise _cannot_listen(config, name, error) from error
             undo.push_async_callback(front_end.stop, 0.0)
             self.addresses[name] = f"[{taken[0]}]:{taken[1]}" if ":" in taken[0] else f"{taken[0]}:{taken[1]}"
 
@@ -237,6 +237,26 @@ class Node:
 
 def _log_processing(event: str, /, **fields: object) -> None:
     (log.warning if event in WARNINGS else log.info)(event, **fields)
+
+
+def _check_is_free(config: Config, name: str) -> None:
+    """Raises `ConfigError` if somebody listens already where a front end is going to."""
+    host, port = parse_address(name, getattr(config, name))
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise _cannot_listen(config, name, error) from error
+
+
+def _cannot_listen(config: Config, name: str, error: OSError) -> ConfigError:
+    host, port = parse_address(name, getattr(config, name))
+    reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    hint = f"end what listens there, or give another with --{name} or HOLDFAST_{name.upper()}"
+    if config.pair is not None:
+        hint = "end what listens there, or give another port"
+    return ConfigError(f"cannot listen on {host}:{port} for {name}: {reason}; {hint}")
 
 
 def _allow_many_files() -> int:
