@@ -24,6 +24,7 @@ from holdfast.consensus.members import Members
 from holdfast.consensus.partner import PairSettings, PartnerWatch, Standing
 from holdfast.consensus.replica_names import life_of, node_of
 from holdfast.model.errors import HoldfastError, LeaderChanged, StorageFailed, Unavailable
+from holdfast.model.ids import Term
 
 log = structlog.get_logger("holdfast.pair")
 
@@ -86,6 +87,8 @@ class Pairing:
         return None
 
     def start(self) -> None:
+        if self.standing.is_alone:
+            self._say_alone(self.standing.term, took_over=False)
         self._task = self._loop.create_task(self._look_on())
 
     async def stop(self) -> None:
@@ -197,7 +200,11 @@ class Pairing:
                 if replica in followed:
                     self.failovers += 1
                     self.last_gap_s = self._loop.time() - self._watch.heard_at_s
-                log.warning("alone", partner=self.partner, epoch=replica.raft.term, took_over=replica in followed)
+                self._say_alone(replica.raft.term, took_over=replica in followed)
+
+    def _say_alone(self, epoch: Term, *, took_over: bool) -> None:
+        hint = "nothing is taken until the other is back" if self.settings.requires_backup else "stored here only"
+        log.warning("alone", partner=self.partner, epoch=epoch, took_over=took_over, hint=hint)
 
 
 def _is_alone(replica: Replica) -> bool:

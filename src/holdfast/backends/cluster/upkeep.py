@@ -126,6 +126,9 @@ class Upkeep:
             self._groups.resign_for_want_of_room(replica)
             return
         log.info("members_changed", group=replica.name, members=str(members))
+        pairing = self._neighbours.pairing
+        if pairing is not None and replica is self._control.replica and len(members.voters) > 1:
+            log.info("together", partner=pairing.partner, hint="either of the two carries on without the other")
 
     # --- leaders --------------------------------------------------------------------------------------
 
