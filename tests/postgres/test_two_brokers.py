@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
+from holdfast.backends.postgres.queries import sql
+from holdfast.backends.postgres.writing import Write
 from holdfast.model.errors import TopicExists, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.postgres.conftest import Open
 from tests.postgres.stores import Opened, query, until
+from tests.support.batches import values_batch
 
 T = PartitionId(TopicName("t"), 0)
 
@@ -105,6 +109,38 @@ async def test_topics_are_known_and_gone_on_both(opened: Open) -> None:
     except TopicNotFound:
         return
     raise AssertionError("a deleted topic takes messages")
+
+
+async def test_nothing_of_a_deleted_topic_is_read_from_one_of_the_same_name(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create()
+    await one.publish(*[b"old"] * 5)
+    await two.backend.catch_up_cursors()
+    await two.backend.catch_up(T)
+    fetch = two.backend.database.fetch
+    is_read, is_made_again = asyncio.Event(), asyncio.Event()
+
+    async def fetch_slowly(statement: str, *values: object) -> list[Any]:
+        found = await fetch(statement, *values)
+        if statement == sql("read"):
+            is_read.set()
+            await is_made_again.wait()
+        return found
+
+    two.backend.database.fetch = fetch_slowly  # type: ignore[method-assign]
+    reading = asyncio.create_task(two.backend.read(T, Offset(0), 1000))
+    await is_read.wait()
+    # Of a write, too, it may be known late what became of it.
+    late = Write(two.backend.known.found(T), values_batch(b"late"), asyncio.get_running_loop().create_future())
+    await one.backend.delete_topic(T.topic)
+    await one.create()
+    await one.publish(b"new")
+    await two.backend.catch_up_cursors()
+    is_made_again.set()
+    await reading
+    two.backend._on_stored(late, 0, 1)
+    await two.backend.catch_up(T)
+    assert [message.value for message in await two.read()] == [b"new"]
 
 
 async def test_reader_goes_on_at_the_other_broker_and_never_back(opened: Open) -> None:

@@ -111,7 +111,7 @@ class PostgresBackend:
         self.writer.problem = None
 
     def _on_stored(self, write: Write, base: int, fresh: int) -> None:
-        if not fresh or write.state.id not in self.known.partitions:
+        if not fresh or self.known.partitions.get(write.state.id) is not write.state:
             return
         end = Offset(base + fresh)
         if fresh == write.count:

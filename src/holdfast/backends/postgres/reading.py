@@ -14,7 +14,7 @@ from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics, PartitionState
 from holdfast.backends.postgres.tail import Tails
-from holdfast.model.errors import DamagedData, OffsetOutOfRange
+from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.wire import record_batch
@@ -71,7 +71,8 @@ class Reading:
         if last - offset + 1 != len(found):
             found = [row for place, row in enumerate(found) if row[0] == offset + place]
         batches = rows.batches_of(found)
-        if end == last + 1 and found[0][0] == offset:
+        # The topic may have been deleted meanwhile, and one of the same name be there: these are not its messages.
+        if end == last + 1 and self._topics.partitions.get(state.id) is state:
             for batch in batches:
                 head = record_batch.header(batch)
                 self.tails.add(state.id, head.base_offset, head.next_offset, batch)
@@ -80,7 +81,8 @@ class Reading:
     async def _explain_hole(self, state: PartitionState, offset: Offset, found: Sequence[Any]) -> None:
         """Nothing stands at an offset below the end: retention was faster, or somebody deleted rows by hand."""
         await self.catch_up(state)
-        self._topics.found(state.id)
+        if self._topics.partitions.get(state.id) is not state:
+            raise TopicNotFound(f"topic {state.id.topic} was deleted")
         self._check(state, offset)
         next_offset = found[0][0] if found else state.end
         raise DamagedData(
