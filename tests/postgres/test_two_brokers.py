@@ -85,6 +85,16 @@ async def test_subscriber_of_the_other_broker_gets_what_is_published_here(opened
     follower.close()
 
 
+async def test_notice_that_makes_no_sense_does_not_make_a_broker_deaf(opened: Open, url: str) -> None:
+    one, two = await both(opened)
+    await one.create()
+    for notice in ("", "end", "end x", "end 1 0", "heard", "cursor 1 c", "start 1", "gone", "topic x", "later 1"):
+        await query(url, "SELECT pg_notify('holdfast', $1)", notice)
+    await one.publish(b"a")
+    await two.backend.catch_up_cursors()
+    assert two.backend.end_offset(T) == 1
+
+
 async def test_topics_are_known_and_gone_on_both(opened: Open) -> None:
     one, two = await both(opened)
     heard: list[str] = []

@@ -102,6 +102,9 @@ class Notices:
                 if connection is None and is_away(error):
                     self._database.lost(error)
                 log.info("listening_again", problem=str(error) or type(error).__name__)
+            except Exception:
+                # A bug of ours: whoever hears nothing any more would not know of anything new.
+                log.exception("listener_failed")
             finally:
                 self._is_listening = False
                 if connection is not None:
@@ -129,7 +132,11 @@ class Notices:
             if notice is None:
                 raise Unavailable("the connection that listens was closed")
             self.received += 1
-            await self._understand(notice, connection)
+            try:
+                await self._understand(notice, connection)
+            except (ValueError, IndexError):
+                # Anybody who may connect may say anything here, and a newer broker something else.
+                log.warning("notice_not_understood", notice=notice[:100])
             if self._current_s > heard_s:
                 heard_s = self._current_s
             elif time.monotonic() - heard_s > _SILENCE_S:
