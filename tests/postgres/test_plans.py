@@ -16,7 +16,7 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "expired_by_age": (1, 0, 0, LONG_AGO, 1000),
     "expired_by_size": (1, 0, 0, 1000, 1000),
     "expire": (1, 0, 0, 1000),
-    "sweep_messages": (1, 1000),
+    "sweep_messages": (1, 1000, 10_000),
     "sweep_ids": (1, 1000),
 }
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
 from holdfast.model.errors import OffsetOutOfRange
@@ -42,6 +46,37 @@ async def test_partition_keeps_as_much_as_it_may(opened: Open, url: str) -> None
     described = store.backend.describe_partition(T)
     assert (described.start_offset, described.size_bytes) == (300, 100_000)
     assert [message.value[:3] for message in await store.read()] == [b"%03d" % number for number in range(300, 400)]
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_large_messages_go_in_steps_that_end_in_time(opened: Open, url: str, is_deleted: bool) -> None:
+    store = await opened()
+    await store.create(retention_ms=60_000)
+    old_ms = now_ms() - 120_000
+    for size in (3_000_000, 1, 1, 3_000_000, 1, 20_000_000, 9_000_000, 9_000_000):
+        await store.backend.append(T, values_batch(bytes(size), timestamp_ms=old_ms))
+    deleted: list[int] = []
+    connection = store.backend.database.connection
+
+    @contextlib.asynccontextmanager
+    async def counting() -> AsyncIterator[Any]:
+        before = await query(url, "SELECT octet_length(value) FROM holdfast.messages")
+        async with connection() as used:
+            yield used
+        after = await query(url, "SELECT octet_length(value) FROM holdfast.messages")
+        deleted.append(sum(size for (size,) in before) - sum(size for (size,) in after))
+
+    await store.backend.holding.stop()
+    store.backend.database.connection = counting  # type: ignore[method-assign]
+    if is_deleted:
+        await store.backend.delete_topic(T.topic)
+        await until(lambda: not store.backend._sweeping, "the rows are gone")
+    else:
+        assert await store.backend.retention.expire() == 8
+        assert store.backend.start_offset(T) == 8
+    assert await query(url, "SELECT FROM holdfast.messages") == []
+    assert sum(deleted) == 44_000_003
+    assert max(deleted) <= 26_000_003
 
 
 async def test_deleted_topic_leaves_no_row_behind(opened: Open, url: str) -> None:

@@ -18,11 +18,14 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics, PartitionState
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.postgres")
 
 # Messages of one step.
 _STEP: Final = 5_000
+# And their bytes: a large value is hundreds of rows of its own, and a step has to end within the deadline.
+_STEP_BYTES: Final = 16 * MIB
 _IDS_STEP: Final = 10_000
 
 
@@ -89,6 +92,9 @@ class Retention:
             cut = max(cut, found[0][0] if found else all_of_step)
         if cut <= start:
             return 0
+        if size_bytes > _STEP_BYTES:
+            found = await self._database.fetch(sql("expired_by_size"), *place, _STEP_BYTES, cut - start)
+            cut = max(start + 1, found[0][0]) if found else cut
         moved = await self._database.fetch(sql("expire"), *place, cut)
         if not moved:
             return 0  # another broker was faster
@@ -104,9 +110,10 @@ class Retention:
         """Delete the rows of deleted topics."""
         async with self._sweeping:
             for (topic_id,) in await self._database.fetch(sql("deleted_topics")):
-                for statement in ("sweep_messages", "sweep_ids"):
-                    while await self._delete(statement, topic_id, _STEP):
-                        pass
+                while await self._delete("sweep_messages", topic_id, _STEP, _STEP_BYTES):
+                    pass
+                while await self._delete("sweep_ids", topic_id, _STEP):
+                    pass
                 await self._database.fetch(sql("swept"), topic_id)
 
     async def _delete(self, statement: str, *values: object) -> int:

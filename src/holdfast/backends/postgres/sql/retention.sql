@@ -49,8 +49,22 @@ DELETE FROM holdfast.ids WHERE ctid = ANY (ARRAY(
 SELECT topic_id FROM holdfast.deleted_topics
 
 -- name: sweep_messages
+-- So many, up to so many bytes; the first one always.
 DELETE FROM holdfast.messages WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.messages WHERE topic_id = $1 ORDER BY topic_id, partition, "offset" LIMIT $2
+    SELECT place FROM (
+        SELECT
+            place,
+            sum(bytes) OVER (ORDER BY partition, "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+                AS bytes_before
+        FROM (
+            SELECT
+                ctid AS place, partition, "offset",
+                octet_length(value) + coalesce(octet_length(key), 0) + coalesce(octet_length(headers), 0) AS bytes
+            FROM holdfast.messages
+            WHERE topic_id = $1 ORDER BY topic_id, partition, "offset" LIMIT $2
+        ) AS oldest
+    ) AS counted
+    WHERE bytes_before IS NULL OR bytes_before < $3::bigint
 ))
 
 -- name: sweep_ids
