@@ -18,6 +18,7 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "expire": (1, 0, 0, 1000),
     "sweep_messages": (1, 1000, 10_000),
     "sweep_ids": (1, 1000),
+    "swept": (1,),
 }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 
+from holdfast.backends.postgres import retention
 from holdfast.model.errors import OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from tests.postgres.conftest import Open
@@ -92,3 +95,25 @@ async def test_deleted_topic_leaves_no_row_behind(opened: Open, url: str) -> Non
         counted = await query(url, f"SELECT count(DISTINCT topic_id) FROM holdfast.{table}")
         assert counted == [(1,)], table
     assert await query(url, "SELECT count(*) FROM holdfast.deleted_topics") == [(0,)]
+
+
+async def test_rows_that_another_broker_did_not_come_to_delete_go_later(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_STEP", 2)
+    store = await opened()
+    await store.create()
+    await store.publish(*[b"x"] * 5)
+    other = await asyncpg.connect(url)
+    try:
+        # Another broker is in the middle of a step, and is lost right after it.
+        await other.execute('BEGIN; DELETE FROM holdfast.messages WHERE "offset" < 2')
+        await store.backend.delete_topic(T.topic)
+        await asyncio.sleep(0.2)
+        await other.execute("COMMIT")
+    finally:
+        await other.close()
+    await until(lambda: not store.backend._sweeping, "it went through")
+    await store.backend.retention.sweep()
+    for table in ("messages", "deleted_topics"):
+        assert await query(url, f"SELECT FROM holdfast.{table}") == [], table
