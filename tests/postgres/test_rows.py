@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.model.errors import BadMessageId, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
-from holdfast.wire import record_batch
+from holdfast.wire import batch_builder, record_batch, varint
 from tests.postgres.conftest import Open
-from tests.postgres.stores import open_store, query
+from tests.postgres.stores import now_ms, open_store, query
 from tests.support.batches import ForeignRecord, foreign_batch, foreign_records
 from tests.support.postgres import database_for
 
@@ -91,6 +93,37 @@ async def test_clock_that_no_database_can_hold_does_not_stop_the_others(opened: 
         store.backend.forward(T, bytearray(batch), has_ids=False)
     await store.publish(b"fine")
     assert [message.value for message in await store.read()] == [b"odd", b"odd", b"fine"]
+
+
+def batch_with_id(message_id: bytes) -> bytearray:
+    """The length of the header's name is written with a byte more than it needs."""
+    body = b"\0\0\0" + varint.encode(-1) + varint.encode(1) + b"v" + varint.encode(1)
+    body += bytes((0x80 | 2 * len(record_batch.ID_HEADER), 0)) + record_batch.ID_HEADER.encode()
+    body += varint.encode(len(message_id)) + message_id
+    return batch_builder.sealed([varint.encode(len(body)) + body], 1, now_ms())
+
+
+@pytest.mark.parametrize("message_id", [b"a\0b", b"a\nb", b"\xff", b"x" * 251])
+async def test_id_that_is_none_is_refused_however_it_is_written(opened: Open, message_id: bytes) -> None:
+    store = await opened()
+    await store.create()
+    with pytest.raises(BadMessageId):
+        await store.broker.publish_batches("t", 0, [batch_with_id(message_id)])
+    for _ in range(2):
+        await store.broker.publish_batches("t", 0, [batch_with_id(b"good")])
+    assert [message.id for message in await store.read()] == ["good"]
+
+
+async def test_what_the_database_does_not_take_is_refused_alone(opened: Open) -> None:
+    store = await opened()
+    await store.create()
+    first = store.broker.publish_values("t", [b"1"])
+    refused = store.backend.forward(T, batch_with_id(b"a\0b"), has_ids=True)
+    last = store.broker.publish_values("t", [b"2"])
+    assert [await first.offset, await last.offset] == [0, 1]
+    with pytest.raises(Unavailable):
+        await refused
+    assert [message.value for message in await store.read()] == [b"1", b"2"]
 
 
 async def test_person_finds_messages_with_sql(opened: Open, url: str) -> None:

@@ -46,7 +46,8 @@ UNCOVERED_BYTES = 17
 CRC_FROM = 21
 # The record header that carries a message's id; searched for as bytes to see whether a batch has any.
 ID_HEADER = "holdfast-id"
-ID_MARKER = varint.encode(len(ID_HEADER)) + ID_HEADER.encode()
+# Without its length: a number can be written in more than one way.
+ID_MARKER = ID_HEADER.encode()
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 # Up to max timestamp: what is needed of a batch that was checked when it came in.

@@ -50,6 +50,8 @@ WAITING_BYTES_MAX: Final = 64 * MIB
 _GATHER_S_MAX: Final = 0.002
 # Enough for a transaction of its own: what comes meanwhile is taken apart while the database works.
 _GATHER_MESSAGES_MAX: Final = 500
+# What is wrong with a message and not with the moment.
+_NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 # The database takes notices below 8000 bytes.
 _NOTICE_BYTES_MAX: Final = 7_900
 
@@ -213,7 +215,10 @@ class Writer:
                 if not is_sent:
                     if not is_last_try and connection is not None and _is_worth_another_try(error):
                         continue
-                    self._refuse(writes, error, connected=connection is not None)
+                    if len(writes) > 1 and isinstance(error, _NOT_TAKEN):
+                        await self._store_apart(writes)
+                    else:
+                        self._refuse(writes, error, connected=connection is not None)
                     return
                 log.warning("commit_unanswered", number=self._number, problem=type(error).__name__)
                 is_committed = await self._find_out(self._number)
@@ -228,6 +233,14 @@ class Writer:
             self.seconds += time.perf_counter() - began_s
             self._settle(stored)
             return
+
+    async def _store_apart(self, writes: list[Write]) -> None:
+        """One of them is nothing that the database takes: the others are not refused for it."""
+        for write in writes:
+            if self._database.is_up:
+                await self._store([write])
+            else:
+                write.refuse(self._database.unavailable())
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
