@@ -12,9 +12,10 @@ from holdfast.model.errors import ConfigError
 EMBEDDED: Final = "postgres"
 _SCHEMES: Final = ("postgresql", "postgres")
 _HIDDEN: Final = "***"
-# Whatever stands where a password would: also in a text that is no good address.
-_PASSWORD = re.compile(r"(?<=://)([^/?#@:]*):([^/?#]*)@")
-_PASSWORD_PARAMETER = re.compile(r"(?i)\b(password|passfile|sslpassword)=[^&\s]*")
+# Whatever stands where a password would: also in a text that is no good address, and up to the last @, since a
+# password may hold anything.
+_PASSWORD = re.compile(r"((?:^|:/{1,2})[^\s/?#@:]*):(?!/)(.*)@", re.DOTALL)
+_PASSWORD_PARAMETER = re.compile(r"(?i)\b(password|passfile|sslpassword)=('[^']*'|[^&\s]*)")
 
 
 def check(text: str) -> None:
@@ -31,6 +32,11 @@ def check(text: str) -> None:
         raise ConfigError(
             f"store is {shown(text)!a}; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or postgres for one "
             "that the broker starts itself"
+        )
+    if parts.fragment or (parts.netloc and "@" in text and "@" not in parts.netloc):
+        raise ConfigError(
+            f"store is {shown(text)!a}, which cannot be read; in a user or password write %2F for /, %3F for ?, "
+            "%23 for # and %40 for @"
         )
     if not parts.hostname and "host" not in dict(parse_qsl(parts.query)):
         raise ConfigError(f"store is {shown(text)!a}, which names no host; for a Unix socket add ?host=/directory")
