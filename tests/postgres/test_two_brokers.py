@@ -195,6 +195,22 @@ async def test_only_one_broker_processes_a_partition_and_the_other_takes_over(op
     assert await query(url, "SELECT count(*) FROM holdfast.brokers") == [(1,)]
 
 
+async def test_new_topic_is_processed_by_nobody_because_of_the_one_before_it(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create()
+    changes: list[int | None] = []
+    one.backend.watch_reigns(lambda partition: changes.append(one.backend.reign(partition)))
+    await until(lambda: one.backend.reign(T) == 1, "it is held")
+    await two.backend.catch_up_cursors()
+    await one.backend.holding.stop()
+    await two.backend.delete_topic(T.topic)
+    await two.create()
+    await one.backend.catch_up_cursors()
+    assert one.backend.topic(T.topic) == two.backend.topic(T.topic)
+    assert one.backend.reign(T) is None
+    assert changes == [1, None]
+
+
 async def test_id_is_new_again_after_its_time(opened: Open, url: str) -> None:
     one, two = await both(opened, dedupe_age_ms=60_000)
     await one.create()

@@ -26,6 +26,7 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId
+from holdfast.model.topics import Topic
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -52,6 +53,7 @@ class Holding:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         known.watchers.append(lambda topic: self.hurry())
+        known.deletion_watchers.append(self._forget)
         notices.on_brokers = self.hurry
 
     def start(self) -> None:
@@ -155,6 +157,10 @@ class Holding:
                 self._held[partition] = reign
             for on_change in self.watchers:
                 on_change(partition)
+
+    def _forget(self, topic: Topic) -> None:
+        """Whoever held it does not hold one of the same name that comes after it."""
+        self._change({PartitionId(topic.name, number): None for number in range(topic.config.partitions)})
 
     def _end_all(self) -> None:
         self._change(dict.fromkeys(self._held))
