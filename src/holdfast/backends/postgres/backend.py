@@ -68,6 +68,7 @@ class PostgresBackend:
         )
         self._cursors = Cursors(self.database, self.known)
         self.notices = Notices(self.database, self.known, self._topics, self._cursors, self.broker_id)
+        self.notices.on_listening = self.reading.tails.clear
         self.holding = Holding(self.database, self.known, self.notices, self.broker_id, node)
         self.holding.on_beat = self._on_beat
         self._sweeping: set[asyncio.Task[None]] = set()

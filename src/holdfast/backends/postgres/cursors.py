@@ -194,15 +194,21 @@ class Cursors:
         if not cursor.visible and not cursor.moves:
             del self._cursors[key]
 
-    def replace(self, rows: Iterable[Any]) -> None:
-        """All cursors as the database has them."""
-        loaded = list(rows)
-        newest = max((row[4] for row in loaded), default=0)
+    def moves(self) -> dict[tuple[_Key, int], int]:
+        """The number of the last move of each position."""
+        return {
+            (key, number): move for key, cursor in self._cursors.items() for number, (_, move) in cursor.stored.items()
+        }
+
+    def replace(self, rows: Iterable[Any], before: Mapping[tuple[_Key, int], int]) -> None:
+        """All cursors as the database has them; `before`: the moves that were known when it was asked."""
         self._dropped.clear()
-        for cursor in self._cursors.values():
-            # What this broker stored since the rows were read is not in them.
-            cursor.stored = {number: each for number, each in cursor.stored.items() if each[1] > newest}
-        for topic_id, name, number, position, move in loaded:
+        for key, cursor in self._cursors.items():
+            # What this broker stored since then may not be in the rows.
+            cursor.stored = {
+                number: each for number, each in cursor.stored.items() if each[1] != before.get((key, number))
+            }
+        for topic_id, name, number, position, move in rows:
             self.moved(topic_id, CursorName(name), number, Offset(position), move)
         for key, cursor in list(self._cursors.items()):
             cursor.refresh()

@@ -52,6 +52,8 @@ class Notices:
     ) -> None:
         # Somebody left or came: what is free may be taken.
         self.on_brokers: Callable[[], None] = lambda: None
+        # The connection is new: behind it may be another server than before.
+        self.on_listening: Callable[[], None] = lambda: None
         self.received = 0
         self._database = database
         self._known = known
@@ -120,6 +122,7 @@ class Notices:
             await connection.add_listener(CHANNEL, lambda _, __, ___, text: queue.put_nowait(text))
             asked_s = time.monotonic()
             await self.read_all(connection)
+        self.on_listening()
         self._current_s = heard_s = asked_s
         self._is_listening = True
         self._first.set()
@@ -144,9 +147,12 @@ class Notices:
 
     async def read_all(self, connection: Connection) -> None:
         """Everything there is, as of one moment."""
+        # All of this is committed: where the database has less, it is not what it was.
+        ends = {state: state.end for state in self._known.partitions.values()}
+        moves = self._cursors.moves()
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            await self._topics.load_all(connection)
-            self._cursors.replace(await connection.fetch(sql("all_cursors")))
+            await self._topics.load_all(connection, ends)
+            self._cursors.replace(await connection.fetch(sql("all_cursors")), moves)
 
     async def _understand(self, notice: str, connection: Connection) -> None:
         kind, *words = notice.split(" ")

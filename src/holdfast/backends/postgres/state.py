@@ -1,6 +1,7 @@
 """What a broker knows of topics and partitions, without asking: told by its own writes, by notices, and by catching up.
 
-Everything here is committed. An end may be behind what the database has, never ahead of it.
+Everything here is committed. An end may be behind what the database has, never ahead of it; unless another
+server takes its place that does not have everything (`went_back`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class PartitionState:
         if end > self.end:
             self.end = end
             self.tell()
+
+    def went_back(self, start: int, end: int, size_bytes: int) -> None:
+        """The database has less than was committed: that is what there is now."""
+        self.start, self.end, self.size_bytes = Offset(start), Offset(end), size_bytes
 
     def tell(self) -> None:
         for on_commit in list(self._watchers.values()):

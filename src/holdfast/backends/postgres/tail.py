@@ -89,6 +89,10 @@ class Tails:
         self.hits += 1
         return found
 
+    def clear(self) -> None:
+        self._tails.clear()
+        self.bytes = 0
+
     def forget(self, partition: PartitionId) -> None:
         tail = self._tails.pop(partition, None)
         if tail is not None:
