@@ -12,6 +12,7 @@ import time
 import asyncpg
 import pytest
 
+from holdfast.backends.postgres import writing
 from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from tests.postgres.conftest import Open
@@ -183,6 +184,26 @@ async def test_too_much_that_waits_is_refused(opened: Open, server: Server) -> N
         assert all(isinstance(outcome, Unavailable | LeaderChanged) for outcome in outcomes)
     finally:
         server.kill(signal.SIGCONT)
+
+
+async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_of_them(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_ROUND_MESSAGES_MAX", 1)
+    store = await opened(timeout_s=1.0)
+    await store.create()
+    await query(
+        url,
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END'",
+    )
+    await query(url, "CREATE TRIGGER slow AFTER UPDATE ON holdfast.partitions EXECUTE FUNCTION slow()")
+    began_s = time.monotonic()
+    done = await asyncio.gather(*(store.publish(b"%d" % number) for number in range(20)), return_exceptions=True)
+    assert time.monotonic() - began_s < 2.5
+    stored = [each for each in done if not isinstance(each, BaseException)]
+    assert 2 <= len(stored) <= 5
+    assert all(isinstance(each, Unavailable) for each in done[len(stored) :])
+    assert len(await store.read()) == len(stored)
 
 
 async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, server: Server) -> None:

@@ -62,13 +62,14 @@ _Id = tuple[_Key, str]
 class Write:
     """A batch on its way: taken apart when it comes in, and what became of it."""
 
-    __slots__ = ("batch", "count", "future", "has_ids", "key", "messages", "state", "time", "values")
+    __slots__ = ("batch", "count", "future", "has_ids", "key", "messages", "since_s", "state", "time", "values")
 
     def __init__(self, state: PartitionState, batch: bytearray, future: asyncio.Future[BatchPublished]) -> None:
         self.state = state
         self.key: _Key = (state.topic_id, state.id.number)
         self.batch = batch
         self.future = future
+        self.since_s = time.monotonic()
         head = record_batch.header(batch)
         self.count = head.record_count
         self.time = rows.timestamp(head.base_timestamp_ms)
@@ -154,6 +155,12 @@ class Writer:
         while self._waiting:
             self._next().refuse(self._database.unavailable())
 
+    def _refuse_late(self) -> None:
+        """What could not be begun within the deadline: the database is there, and slower than publishers are."""
+        deadline_s = time.monotonic() - self._database.timeout_s
+        while self._waiting and self._waiting[0].since_s < deadline_s:
+            self._next().refuse(Unavailable("too much waits for the database; try again in a moment"))
+
     def _next(self) -> Write:
         write = self._waiting.popleft()
         self.waiting_bytes -= len(write.batch)
@@ -170,6 +177,9 @@ class Writer:
             if len(self._waiting) < self._gathered and self._waiting_messages < _GATHER_MESSAGES_MAX:
                 # Those who were answered a moment ago are about to ask again: one transaction for all of them.
                 await asyncio.sleep(self._gather_s)
+            self._refuse_late()
+            if not self._waiting:
+                continue
             writes = self._round()
             began_s = time.perf_counter()
             try:
