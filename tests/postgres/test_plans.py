@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from holdfast.backends.postgres.queries import sql
 from tests.postgres.conftest import Open
@@ -19,6 +19,7 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "sweep_messages": (1, 1000, 10_000),
     "sweep_ids": (1, 1000),
     "swept": (1,),
+    "prune_ids": (600_000, 1000),
 }
 
 
@@ -33,3 +34,16 @@ async def test_statements_go_through_an_index(opened: Open, url: str) -> None:
         assert "Index" in plan, f"{name}: {plan}"
         for table in ("messages", "ids"):
             assert f"Seq Scan on {table}" not in plan, f"{name}: {plan}"
+
+
+async def test_ids_that_are_too_old_are_found_without_reading_the_others(opened: Open, url: str) -> None:
+    await opened()
+    fill = "INSERT INTO holdfast.ids SELECT 1, 0, $1 || i, i, now() - $2::interval FROM generate_series(1, 20000) AS i"
+    await query(url, fill, "old ", timedelta(days=1))
+    await query(url, "DELETE FROM holdfast.ids")
+    await query(url, "VACUUM (TRUNCATE off) holdfast.ids")
+    # In the pages of those that were there before.
+    await query(url, fill, "new ", timedelta(0))
+    explained = await query(url, f"EXPLAIN (ANALYZE, TIMING off) {sql('prune_ids')}", 600_000, 10_000)
+    plan = "\n".join(row[0] for row in explained)
+    assert "Removed" not in plan and "Seq Scan" not in plan, plan

@@ -42,7 +42,8 @@ FROM moved, summed
 
 -- name: prune_ids
 DELETE FROM holdfast.ids WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.ids WHERE inserted_at < now() - $1::bigint * interval '1 millisecond' LIMIT $2
+    SELECT ctid FROM holdfast.ids WHERE inserted_at < now() - $1::bigint * interval '1 millisecond'
+    ORDER BY inserted_at LIMIT $2
 ))
 
 -- name: deleted_topics
