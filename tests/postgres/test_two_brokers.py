@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from typing import Any, cast
+
+import asyncpg
 
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.writing import Write
@@ -193,6 +195,31 @@ async def test_only_one_broker_processes_a_partition_and_the_other_takes_over(op
     assert all(held(two)[partition] > reign for partition, reign in before.items()), "a reign's number rises"
     assert len((await two.broker.cluster()).nodes) == 1
     assert await query(url, "SELECT count(*) FROM holdfast.brokers") == [(1,)]
+
+
+async def test_broker_stops_before_it_lets_others_begin(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create(partitions=4)
+    partitions = [PartitionId(T.topic, number) for number in range(4)]
+    one.backend.watch_reigns(lambda partition: None)
+    await until(lambda: all(map(one.backend.reign, partitions)), "one has all")
+    await one.backend.holding.stop()
+    two.backend.watch_reigns(lambda partition: None)
+    await until(lambda: two.backend.holding._until_s > 0, "two wants its share")
+    still_held: list[list[int]] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(connection, name)
+
+        async def execute(self, statement: str, *values: object) -> None:
+            if statement == sql("release_reigns"):
+                still_held.append([each.number for each in partitions if one.backend.reign(each) is not None])
+            await connection.execute(statement, *values)
+
+    async with one.backend.database.connection() as connection:
+        await one.backend.holding._take_share(cast("asyncpg.Connection", Watched()))
+    assert still_held == [[0, 1]]
 
 
 async def test_new_topic_is_processed_by_nobody_because_of_the_one_before_it(opened: Open) -> None:

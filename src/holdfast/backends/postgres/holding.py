@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -135,17 +135,24 @@ class Holding:
             share = -(-partitions // max(1, len(live)))
             rows = await connection.fetch(sql("held_reigns"), self._me)
             if len(rows) > share:
+                # Others may take it as soon as it is committed, whether this broker hears of that or not.
+                self._change(dict.fromkeys(self._partitions_of(sorted(rows)[share:])))
                 await connection.execute(sql("release_reigns"), self._me, share)
             elif len(rows) < share:
                 await connection.execute(sql("claim_reigns"), self._me, live, share - len(rows))
             rows = await connection.fetch(sql("held_reigns"), self._me)
-        held: dict[PartitionId, int | None] = {}
-        for topic_id, number, reign, start, end, size_bytes in rows:
+        for topic_id, number, _, start, end, size_bytes in rows:
             self._known.told(topic_id, number, start, end, size_bytes)
+        return self._partitions_of(rows)
+
+    def _partitions_of(self, rows: Sequence[Any]) -> dict[PartitionId, int | None]:
+        """The rows' partitions, as far as they are known here, and their reigns."""
+        found: dict[PartitionId, int | None] = {}
+        for topic_id, number, reign, *_ in rows:
             state = self._known.state(topic_id, number)
             if state is not None:
-                held[state.id] = reign
-        return held
+                found[state.id] = reign
+        return found
 
     def _change(self, held: Mapping[PartitionId, int | None]) -> None:
         for partition, reign in held.items():
