@@ -123,6 +123,35 @@ async def test_topics_are_known_and_gone_on_both(opened: Open) -> None:
     raise AssertionError("a deleted topic takes messages")
 
 
+async def test_topic_that_is_deleted_while_it_is_looked_up_is_not_known_for_ever(opened: Open) -> None:
+    one, two = await both(opened)
+    fetch = two.backend.database.fetch
+
+    async def fetch_late(statement: str, *values: object) -> list[Any]:
+        if statement == sql("create_topic"):
+            two.backend.database.fetch = fetch  # type: ignore[method-assign]
+            await one.create()
+            await asyncio.wait_for(two.backend.catch_up_cursors(), 5)
+            two.backend.known.forget(one.backend.known.by_name[T.topic].id)  # as if it had not been heard of yet
+            two.backend.database.fetch = fetch_late  # type: ignore[method-assign]
+        found = await fetch(statement, *values)
+        if statement == sql("partitions_of"):
+            await one.backend.delete_topic(T.topic)
+            two.backend.database.fetch = fetch  # type: ignore[method-assign]
+            await asyncio.wait_for(two.backend.catch_up_cursors(), 5)
+        return found
+
+    two.backend.database.fetch = fetch_late  # type: ignore[method-assign]
+    try:
+        await two.create()
+    except TopicExists:
+        assert two.backend.topics() == []
+        await two.create()
+        await two.publish(b"a")
+        return
+    raise AssertionError("it was there already")
+
+
 async def test_nothing_of_a_deleted_topic_is_read_from_one_of_the_same_name(opened: Open) -> None:
     one, two = await both(opened)
     await one.create()

@@ -178,7 +178,7 @@ class Notices:
             if int(words[0]) not in self._known.by_id:
                 await self._topics.load(int(words[0]))
         elif kind == "gone":
-            self._known.forget(int(words[0]))
+            self._known.deleted(int(words[0]))
         elif kind == "look":
             async with asyncio.timeout(self._database.timeout_s):
                 await self.read_all(connection)

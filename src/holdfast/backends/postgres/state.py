@@ -6,13 +6,17 @@ server takes its place that does not have everything (`went_back`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from holdfast.broker.backend import Unwatch
 from holdfast.model.errors import TopicNotFound, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
+
+# More are not deleted while one question is under way.
+_GONE_MAX: Final = 1000
 
 
 class PartitionState:
@@ -57,6 +61,8 @@ class KnownTopics:
         self.partitions: dict[PartitionId, PartitionState] = {}
         self.watchers: list[Callable[[Topic], None]] = []
         self.deletion_watchers: list[Callable[[Topic], None]] = []
+        # Topics that are gone: whoever asked for one before that may be answered after it.
+        self.gone: deque[int] = deque(maxlen=_GONE_MAX)
 
     def found(self, partition: PartitionId) -> PartitionState:
         """Raises `TopicNotFound`, or `Unavailable` while nothing is known at all."""
@@ -73,6 +79,8 @@ class KnownTopics:
 
     def add(self, topic: Topic, partitions: Iterable[Any]) -> None:
         """A topic, with the rows of its partitions; one of the same name that was there before is gone."""
+        if topic.id in self.gone:
+            return
         known = self.by_name.get(topic.name)
         if known is not None and known.id != topic.id:
             if known.id > topic.id:
@@ -97,6 +105,11 @@ class KnownTopics:
             state.start = Offset(max(state.start, start))
             state.size_bytes = size_bytes
             state.reached(Offset(end))
+
+    def deleted(self, topic_id: int) -> None:
+        """It was deleted, whether it was known here or not."""
+        self.gone.append(topic_id)
+        self.forget(topic_id)
 
     def forget(self, topic_id: int) -> None:
         topic = self.by_id.pop(topic_id, None)

@@ -78,7 +78,7 @@ class Topics:
         async with self._database.connection() as connection, connection.transaction():
             await connection.fetch(sql("lock_topic"), topic.id)
             deleted = await connection.fetch(sql("delete_topic"), topic.id)
-        self._known.forget(topic.id)
+        self._known.deleted(topic.id)
         if not deleted:
             raise TopicNotFound(f"there is no topic {name}")
 
@@ -101,6 +101,7 @@ class Topics:
         partitions: dict[int, list[Any]] = {topic.id: [] for topic in found}
         for row in await connection.fetch(sql("all_partitions")):
             partitions[row[0]].append(row)
+        self._known.gone.clear()
         tokens = {topic.id: topic.token for topic in found}
         for topic in list(self._known.by_id.values()):
             if tokens.get(topic.id) != topic.token:
