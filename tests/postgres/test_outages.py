@@ -186,6 +186,19 @@ async def test_too_much_that_waits_is_refused(opened: Open, server: Server) -> N
         server.kill(signal.SIGCONT)
 
 
+async def test_too_many_messages_that_wait_are_refused_however_small(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "WAITING_MESSAGES_MAX", 100)
+    store = await opened()
+    await store.create()
+    first = [asyncio.create_task(store.publish(*[b""] * 40)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert "120 messages wait" in (await refused(store.publish(b""), 1)).message
+    await asyncio.gather(*first)
+    await store.publish(b"")
+
+
 async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_of_them(
     opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,8 @@ _ROUND_MESSAGES_MAX: Final = 10_000
 _ROUND_BYTES_MAX: Final = 8 * MIB
 # What may wait for the database before publishers are refused.
 WAITING_BYTES_MAX: Final = 64 * MIB
+# Taken apart, a small message takes ten times its bytes.
+WAITING_MESSAGES_MAX: Final = 500_000
 _GATHER_S_MAX: Final = 0.002
 # Enough for a transaction of its own: what comes meanwhile is taken apart while the database works.
 _GATHER_MESSAGES_MAX: Final = 500
@@ -144,6 +146,8 @@ class Writer:
             raise self._database.unavailable()
         if self.waiting_bytes + len(batch) > WAITING_BYTES_MAX and self._waiting:
             raise Unavailable(f"{self.waiting_bytes} bytes wait for the database already; try again in a moment")
+        if self._waiting_messages > WAITING_MESSAGES_MAX:
+            raise Unavailable(f"{self._waiting_messages} messages wait for the database already; try again in a moment")
         write = Write(state, batch, asyncio.get_running_loop().create_future())
         self.waiting_bytes += len(batch)
         self._waiting_messages += write.count
