@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.backends.postgres import address
+from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.model.errors import ConfigError
 from holdfast.node.config import Config, load
 from tests.postgres.stores import query
@@ -64,6 +66,21 @@ def test_broker_brings_its_own_database_and_finds_everything_after_a_kill(tmp_pa
         wait_until(lambda: broker.metric("holdfast_ready") == 1, "the database is started again")
         broker.publish_http("orders", b"five")
         broker.terminate()
+
+
+async def test_server_that_was_left_is_found_by_another_path(tmp_path: Path, server: Server) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(server.path.parent)
+    left = server._server._process
+    assert left is not None
+    ending = asyncio.create_task(asyncio.to_thread(left.wait))  # somebody has to reap it
+    again = EmbeddedServer(link / "postgres")
+    try:
+        url = await again.start()
+        assert ending.done()
+        assert await query(url, "SELECT 1") == [(1,)]
+    finally:
+        await again.stop()
 
 
 async def test_password_is_used_and_never_shown(tmp_path: Path, server: Server) -> None:

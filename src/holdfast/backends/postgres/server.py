@@ -252,9 +252,12 @@ def _serves(pid: int, data: Path) -> bool:
     """Whether a process is a server over this directory; its number may belong to another one by now."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if not words[0].endswith(b"postgres"):
+            return False
+        # It works in its directory, by whichever path it was told of it; but not everybody may see where.
+        return os.fsencode(data) in words or Path(f"/proc/{pid}/cwd").samefile(data)
     except OSError:
         return False
-    return words[0].endswith(b"postgres") and os.fsencode(data) in words
 
 
 def _end(pid: int, process: subprocess.Popen[bytes] | None) -> None:
