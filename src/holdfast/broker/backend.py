@@ -184,6 +184,16 @@ class Backend(Protocol):
         """
         ...
 
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        """Move one position from exactly where it stands, `None` being nowhere yet; durable on return.
+
+        Raises `CursorMoved` where it stands elsewhere, through whichever node it came there: of all who read from one
+        place and then take it, one gets it. `LeaderChanged` means that nobody knows who did.
+        """
+        ...
+
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None: ...
 
     # --- the cluster ------------------------------------------------------------------------------

@@ -40,14 +40,7 @@ from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import Unwatch
 from holdfast.consensus.partner import PairSettings
 from holdfast.model.cluster import ClusterDescription, GroupDescription
-from holdfast.model.errors import (
-    DamagedData,
-    DiskFull,
-    HoldfastError,
-    NoQuorum,
-    ReadFailed,
-    ShuttingDown,
-)
+from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.messages import BatchPublished
@@ -401,6 +394,11 @@ class ClusterBackend:
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
     ) -> asyncio.Future[None]:
         return self.state.cursors.set((topic, name), positions, only_forward=only_forward)
+
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        await self.state.cursors.take((topic, name), number, stands_at=stands_at, to=to)
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self.state.cursors.drop((topic, name))

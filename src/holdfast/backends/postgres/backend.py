@@ -249,6 +249,11 @@ class PostgresBackend:
     ) -> asyncio.Future[None]:
         return self._cursors.set(topic, name, positions, only_forward=only_forward)
 
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        await self._cursors.take(topic, name, number, stands_at=stands_at, to=to)
+
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self._cursors.delete(topic, name)
 
