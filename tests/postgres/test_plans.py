@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from holdfast.backends.postgres import rows
 from holdfast.backends.postgres.queries import sql
 from tests.postgres.conftest import Open
 from tests.postgres.stores import query
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STATEMENTS: dict[str, tuple[object, ...]] = {
-    "known_ids": ([1], [0], ["1\n2\n3"], 600_000),
+    "known_ids": ([1], [0], ["\n".join(rows.id_key(each) for each in "123")], 600_000),
     "read": (1, 0, 100, 200, 10_000),
     "offset_at": (1, 0, LONG_AGO),
     "expired_by_age": (1, 0, 0, LONG_AGO, 1000),
@@ -30,5 +31,5 @@ async def test_statements_go_through_an_index(opened: Open, url: str) -> None:
     for name, values in STATEMENTS.items():
         plan = "\n".join(row[0] for row in await query(url, f"EXPLAIN {sql(name)}", *values))
         assert "Index" in plan, f"{name}: {plan}"
-        for table in ("messages", "ids"):
+        for table in ("messages", "id_keys"):
             assert f"Seq Scan on {table}" not in plan, f"{name}: {plan}"

@@ -107,7 +107,7 @@ async def test_transaction_may_come_again_once_it_is_too_old(opened: Open, url: 
     store = await opened(dedupe_age_ms=60_000)
     await store.create()
     assert await push(store, ("p", "tx", b"1"), ("p", "new", b"2")) == [False, False]
-    await query(url, "UPDATE holdfast.ids SET inserted_at = now() - interval '2 minutes'")
+    await query(url, "UPDATE holdfast.id_keys SET inserted_at = now() - interval '2 minutes'")
     assert await push(store, ("p", "tx", b"1"), ("p", "tx", b"1")) == [False, True]
     assert await push(store, ("p", "tx", b"1")) == [True]
 

@@ -20,12 +20,13 @@ from holdfast.backends.postgres.cursors import Cursors
 from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.holding import Holding
 from holdfast.backends.postgres.notices import Notices
+from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.reading import Reading
 from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
-from holdfast.backends.postgres.writing import Write, Writer
+from holdfast.backends.postgres.writing import Writer
 from holdfast.broker.backend import Unwatch
 from holdfast.broker.results import refuse, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
