@@ -60,27 +60,30 @@ class Pushes:
         """What became of each, in their order. `size` is about what they take; who gives up is pushed all the same."""
         if not items:
             return []
-        self._bytes += size
         queues = {item.queue for item in items}
         if len(queues) == 1:
-            return await asyncio.shield(self.gather(queues.pop(), items))
+            return await asyncio.shield(self.gather(queues.pop(), items, size))
         by_queue: dict[str, list[int]] = {}
         for place, item in enumerate(items):
             by_queue.setdefault(item.queue, []).append(place)
-        parts = [self.gather(queue, [items[place] for place in places]) for queue, places in by_queue.items()]
+        parts = [
+            self.gather(queue, [items[place] for place in places], size // len(by_queue))
+            for queue, places in by_queue.items()
+        ]
         found: dict[int, Outcome] = {}
         for places, part in zip(by_queue.values(), parts, strict=True):
             found |= zip(places, await asyncio.shield(part), strict=True)
         return [found[place] for place in range(len(items))]
 
-    def gather(self, queue: str, items: Sequence[schema.PushItem]) -> asyncio.Future[list[Outcome]]:
-        """Items of one queue, which are pushed at the end of this turn of the loop."""
+    def gather(self, queue: str, items: Sequence[schema.PushItem], size: int) -> asyncio.Future[list[Outcome]]:
+        """Items of one queue, of about that size, which are pushed at the end of this turn of the loop."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self.flush)
         done: asyncio.Future[list[Outcome]] = loop.create_future()
         self._waiting.setdefault(queue, []).append(_Waiting(items, done))
         self._items += len(items)
+        self._bytes += size
         if self._items > _GATHERED_ITEMS_MAX or self._bytes > _GATHERED_BYTES_MAX:
             self.flush()
         return done

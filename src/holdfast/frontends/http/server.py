@@ -23,6 +23,7 @@ from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connect
 from holdfast.frontends.http.exchange import BodyBudget
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.origin import OriginRule
+from holdfast.frontends.http.push_lane import PushLane
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.schema import Info
 from holdfast.frontends.http.services import Log, Services
@@ -70,7 +71,9 @@ class HttpFrontend:
         listener = await _bound(host, port)
         address: tuple[str, int] = listener.getsockname()[:2]
         self._services.description = msgspec.json.encode(document(ROUTES))
-        app = App(self._services, ROUTES, OriginRule(address[0], self._host_names_allowed))
+        origin = OriginRule(address[0], self._host_names_allowed)
+        app = App(self._services, ROUTES, origin)
+        lane = PushLane(self._services, origin)
         config = Config(
             cast(Any, app),
             http="httptools",
@@ -89,6 +92,7 @@ class HttpFrontend:
                 config,
                 self._state,
                 bounds=self._bounds,
+                push_lane=lane,
                 logger=self._logger,
                 on_refused=self._refused,
                 on_lost=self._lost,
