@@ -1,7 +1,8 @@
 """Pushes as Queen's clients send them: each connection waits for its answer before it asks again.
 
-Every item has a transaction id that was not used before, a UUID of version 7 as those clients make them: so each request
-is new bytes. All but the first 18 characters of the ids stand in the request already, and one `replace` makes it another.
+Every item has a transaction id that was not used before, a UUID of version 7 as those clients make them, so each
+request differs from all others. All but the first 18 characters of its ids stand in it already; one `replace` makes it
+another.
 """
 
 import os

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from holdfast.backends.postgres import rows
+from holdfast.backends.postgres import copying, rows
 from holdfast.backends.postgres.state import PartitionState
 from holdfast.broker import results
 from holdfast.model.ids import Offset
@@ -69,8 +69,11 @@ class Stored(NamedTuple):
     fresh: int
     size: int
     published: BatchPublished
+    # For the driver, or columns of their own; and what is recognised from now on, with its offsets.
     rows: rows.Rows
-    keys: rows.Rows
+    pushed: Pushed | None = None
+    keys: Sequence[str] = ()
+    key_offsets: Sequence[int] = ()
 
 
 def planned(write: Write, next_offset: int, known: dict[str, int], fresh: dict[str, int]) -> Stored:
@@ -89,19 +92,20 @@ def planned(write: Write, next_offset: int, known: dict[str, int], fresh: dict[s
         else:
             size = rows.size_of(write.messages)
             made = rows.full_rows(topic_id, number, next_offset, write.messages)
-        return Stored(write, next_offset, write.count, size, published, made, iter(()))
+        return Stored(write, next_offset, write.count, size, published, made)
     told, places = _told(write.keys, number, next_offset, known, fresh)
     new = [write.messages[place] for place in places]
     noted = {key: offset for offset, place in enumerate(places, next_offset) if (key := write.keys[place]) is not None}
-    keys = rows.key_rows(topic_id, number, noted.keys(), noted.values())
     made = rows.full_rows(topic_id, number, next_offset, new)
-    return Stored(write, next_offset, len(new), rows.size_of(new), results.summary(number, told), made, keys)
+    published = results.summary(number, told)
+    size = rows.size_of(new)
+    return Stored(write, next_offset, len(new), size, published, made, None, list(noted), list(noted.values()))
 
 
 def _planned_pushed(
     write: Write, pushed: Pushed, next_offset: int, known: dict[str, int], fresh: dict[str, int]
 ) -> Stored:
-    topic_id, number = write.key
+    number = write.key[1]
     new = dict(zip(pushed.ids, range(next_offset, next_offset + write.count), strict=True))
     if len(new) == write.count and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new):
         # All of them are new, as they nearly always are.
@@ -111,12 +115,11 @@ def _planned_pushed(
         told, places = _told(pushed.ids, number, next_offset, known, fresh)
         published = results.summary(number, told)
         if not places:
-            return Stored(write, next_offset, 0, 0, published, iter(()), iter(()))
+            return Stored(write, next_offset, 0, 0, published, iter(()))
         pushed = pushed.only(places)
     count = len(pushed.ids)
-    made = rows.pushed_rows(topic_id, number, next_offset, write.time, pushed)
-    noted = rows.key_rows(topic_id, number, pushed.ids, range(next_offset, next_offset + count))
-    return Stored(write, next_offset, count, rows.pushed_size(pushed), published, made, noted)
+    offsets = range(next_offset, next_offset + count)
+    return Stored(write, next_offset, count, rows.pushed_size(pushed), published, iter(()), pushed, pushed.ids, offsets)
 
 
 def _told(
@@ -138,10 +141,20 @@ def _told(
     return told, places
 
 
-def all_rows(stored: Sequence[Stored]) -> rows.Rows:
-    """The rows of all parts, made as the driver takes them: the database works on the first while the last are made."""
+def driver_rows(stored: Sequence[Stored]) -> rows.Rows:
+    """The rows of all parts but pushes, made as the driver takes them."""
     return chain.from_iterable(part.rows for part in stored)
 
 
-def all_keys(stored: Sequence[Stored]) -> rows.Rows:
-    return chain.from_iterable(part.keys for part in stored)
+def pushed_rows(stored: Sequence[Stored]) -> Iterator[bytes]:
+    """Those of pushes, one part after the other."""
+    for part in stored:
+        if part.pushed is not None:
+            yield copying.message_rows(*part.write.key, part.base, part.write.time, part.pushed)
+
+
+def key_rows(stored: Sequence[Stored]) -> Iterator[bytes]:
+    """The ids of all parts."""
+    for part in stored:
+        if part.keys:
+            yield copying.key_rows(*part.write.key, part.keys, part.key_offsets)

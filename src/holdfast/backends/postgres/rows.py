@@ -72,20 +72,6 @@ def plain_rows(topic_id: int, partition: int, base: int, created_at: int, values
     return zip(*place, _NONE, _NONE, values, _NONE, _NONE, _NONE, _NONE, strict=False)
 
 
-def pushed_rows(topic_id: int, partition: int, base: int, created_at: int, pushed: Pushed) -> Rows:
-    """The rows of pushed messages."""
-    encoded = {name: name.encode() for name in set(pushed.names)}
-    place = (repeat(topic_id), repeat(partition), range(base, base + len(pushed.ids)), repeat(created_at))
-    names, keys = map(encoded.__getitem__, pushed.names), map(UUID, pushed.ids)
-    ids = (pushed.transaction_ids, pushed.trace_ids, keys)
-    return zip(*place, _NONE, names, pushed.values, _NONE, *ids, strict=False)
-
-
-def key_rows(topic_id: int, partition: int, keys: Iterable[str], offsets: Iterable[int]) -> Rows:
-    """The rows of ids that are to be recognised."""
-    return zip(repeat(topic_id), repeat(partition), map(UUID, keys), offsets, strict=False)
-
-
 def id_key(message_id: str) -> str:
     """What an id is recognised by: itself if it is a UUID, else the first half of its hash. The schema knows this."""
     return message_id if is_uuid(message_id) else str(UUID(sha256(message_id.encode()).digest()[:16]))

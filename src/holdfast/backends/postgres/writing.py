@@ -21,16 +21,16 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import asyncpg
 import structlog
 from asyncpg import Connection
 
-from holdfast.backends.postgres import rows
+from holdfast.backends.postgres import copying, planning, rows
 from holdfast.backends.postgres.database import TROUBLE, Database, is_away
-from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write, all_keys, all_rows, planned
+from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
 from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, TopicNotFound, Unavailable
@@ -222,22 +222,23 @@ class Writer:
         fresh: Offsets = {key: {} for key in ends}
         stored: list[Stored] = []
         for write in present:
-            part = planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
+            part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
             ends[write.key] += part.fresh
             stored.append(part)
-        if any(part.fresh for part in stored):
+        if any(part.fresh and part.pushed is None for part in stored):
             await connection.copy_records_to_table(
-                "messages", schema_name="holdfast", columns=rows.COLUMNS, records=all_rows(stored)
+                "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
             )
-        if any(fresh.values()):
-            await connection.copy_records_to_table(
-                "id_keys",
-                schema_name="holdfast",
-                columns=("topic_id", "partition", "key", "offset"),
-                records=all_keys(stored),
-            )
+        if any(part.pushed is not None for part in stored):
+            await self._copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
+        if any(part.keys for part in stored):
+            await self._copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
         await self._finish(connection, ends, stored)
         return stored
+
+    async def _copy(self, connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
+        source = copying.stream(parts)
+        await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
 
     async def _known_ids(self, connection: Connection, writes: list[Write]) -> Offsets:
         """Where messages stand whose ids are there already. Ids that are too old are made free."""
