@@ -11,6 +11,9 @@ from http_server import Answer, Client, Server, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.model.errors import Unavailable
+from holdfast.model.ids import NO_OFFSET
+
 
 def push(server: Client, *items: dict[str, Any] | bytes, expect: int = 201) -> Any:
     texts = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in items]
@@ -168,8 +171,6 @@ def test_queue_that_is_not_there_is_not_made_where_none_may_be(tmp_path: Path) -
 
 def test_where_part_fails_each_item_says_what_became_of_it(server: Server) -> None:
     """One queue cannot take anything, as when its leader is away."""
-    from holdfast.model.errors import Unavailable
-
     server.create("well")
     server.create("ill")
     backend = server.broker.backend
@@ -189,6 +190,19 @@ def test_where_part_fails_each_item_says_what_became_of_it(server: Server) -> No
     assert server.call("POST", "/api/v1/push", {"items": items[1:2]}).code == "unavailable"
     backend.append = append  # type: ignore[method-assign]
     assert statuses(push(server, *items)) == ["duplicate", "queued", "duplicate"]
+
+
+def test_message_that_waits_on_the_brokers_disk_is_buffered(server: Server) -> None:
+    """As a store answers that keeps messages while it is away."""
+    server.create("q")
+
+    def keeps(partition: Any, batch: bytearray) -> Any:
+        kept = server.loop.create_future()
+        kept.set_result(NO_OFFSET)
+        return kept
+
+    server.broker.backend.append = keeps  # type: ignore[method-assign]
+    assert statuses(push(server, {"queue": "q"}, {"queue": "q"})) == ["buffered"] * 2
 
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zs", "Zl", "Zp", "Cf", "Co", "Cn")), min_size=1)

@@ -82,7 +82,8 @@ class Backend(Protocol):
         """Have the node that leads the partition publish a batch, with all that belongs to it, dedupe included.
 
         In the order of the calls as far as no leader is lost; waits a while for a leader. With ids it is sent
-        again where its fate is unknown. Raises like `append`.
+        again where its fate is unknown. Raises like `append`. A pushed batch carries its columns (`wire.push_batch`):
+        who hands it on as it is saves the store work; whoever encodes or keeps it takes its bytes.
         """
         ...
 

@@ -52,11 +52,11 @@ class Pushed(NamedTuple):
 
 
 class PushedBatch(bytearray):
-    """A record batch with the columns it was made of."""
+    """A record batch with the columns it was made of, for as long as somebody may want them."""
 
     __slots__ = ("pushed",)
 
-    pushed: Pushed
+    pushed: Pushed | None
 
 
 def headers_of(transaction_id: str, trace_id: str | None) -> list[tuple[str, bytes]]:

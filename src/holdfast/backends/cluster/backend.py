@@ -46,6 +46,7 @@ from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
+from holdfast.wire.push_batch import PushedBatch
 
 log = structlog.get_logger("holdfast.cluster")
 
@@ -304,7 +305,9 @@ class ClusterBackend:
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
         if self._failure is not None:
             raise self._failure
-        forwarded = self._lanes.forward(partition, self.topics_here.found(partition), batch, has_ids=has_ids)
+        # As plain bytes: nodes send each other those, and not the columns that a push carries along.
+        plain = bytearray(batch) if isinstance(batch, PushedBatch) else batch
+        forwarded = self._lanes.forward(partition, self.topics_here.found(partition), plain, has_ids=has_ids)
         self.forwarded_batches += 1
         return forwarded
 

@@ -36,6 +36,7 @@ from holdfast.model.limits import DEDUPE_AGE_MS_MAX, PARTITIONS_MAX
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.wire import record_batch
+from holdfast.wire.push_batch import PushedBatch
 
 
 class PostgresBackend:
@@ -115,6 +116,9 @@ class PostgresBackend:
         if not fresh or write.state.id not in self.known.partitions:
             return
         end = Offset(base + fresh)
+        if isinstance(write.batch, PushedBatch):
+            # The batch is kept for readers, and counted by its bytes: what it was made of is several times as much.
+            write.batch.pushed = None
         if fresh == write.count:
             record_batch.place(write.batch, Offset(base), 0)
             self.reading.tails.add(write.state.id, base, end, write.batch)

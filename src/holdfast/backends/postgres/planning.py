@@ -42,7 +42,7 @@ class Write:
         self.messages: Sequence[rows.Message] = ()
         # What each message is recognised by, if it has an id; of a pushed one that is the id itself.
         self.keys: Sequence[str | None] = ()
-        if isinstance(batch, PushedBatch):
+        if isinstance(batch, PushedBatch) and batch.pushed is not None:
             self.pushed = batch.pushed
             self.keys = self.pushed.ids
         else:
