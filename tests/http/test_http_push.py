@@ -99,10 +99,10 @@ def test_partition_keeps_its_order_in_a_queue_of_several_logs(server: Server) ->
         b"null",
     ],
 )
-def test_payload_is_kept_byte_for_byte(server: Server, payload: bytes) -> None:
-    push(server, b'{"queue": "q", "payload": ' + payload + b"}")
-    assert stored(server, "q")[0]["value"].encode() == payload
-    popped = server.get("/api/v1/pop/queue/q?autoAck=true")
+def test_payload_is_kept_byte_for_byte(shared_server: Server, payload: bytes) -> None:
+    push(shared_server, b'{"queue": "kept", "payload": ' + payload + b"}")
+    assert stored(shared_server, "kept")[-1]["value"].encode() == payload
+    popped = shared_server.get("/api/v1/pop/queue/kept?autoAck=true")
     assert b'"data":' + payload + b"," in popped.body
 
 

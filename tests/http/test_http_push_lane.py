@@ -74,20 +74,22 @@ def _without_lengths(answer: tuple[int, dict[bytes, bytes], bytes]) -> object:
 
 
 @pytest.mark.parametrize("step", [1, 7, 60, 170, 1000])
-def test_pushes_in_any_pieces_are_all_answered_in_order(server: Server, step: int) -> None:
-    stream = b"".join(request(b"t%d" % number) for number in range(20))
-    with talking(server) as connection:
+def test_pushes_in_any_pieces_are_all_answered_in_order(shared_server: Server, step: int) -> None:
+    stream = b"".join(request(b"%d-%d" % (step, number)) for number in range(20))
+    with talking(shared_server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for start in range(0, len(stream), step):
             connection.sendall(stream[start : start + step])
         found = answers(connection, 20)
-    assert [json.loads(body)[0]["transaction_id"] for _, _, body in found] == [f"t{number}" for number in range(20)]
+    assert [json.loads(body)[0]["transaction_id"] for _, _, body in found] == [
+        f"{step}-{number}" for number in range(20)
+    ]
     assert {json.loads(body)[0]["status"] for _, _, body in found} == {"queued"}
 
 
-def test_other_requests_between_pushes_keep_their_turn(server: Server) -> None:
+def test_other_requests_between_pushes_keep_their_turn(shared_server: Server) -> None:
     health = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with talking(server) as connection:
+    with talking(shared_server) as connection:
         for first, second in ((request(b"a"), health), (health, request(b"b"))):
             connection.sendall(first)
             connection.sendall(second)
@@ -111,16 +113,16 @@ def test_other_requests_between_pushes_keep_their_turn(server: Server) -> None:
         (b"X: \xff\r\n", 201),
     ],
 )
-def test_head_that_is_not_usual_is_for_the_general_way(server: Server, more: bytes, status: int) -> None:
-    with talking(server) as connection:
+def test_head_that_is_not_usual_is_for_the_general_way(shared_server: Server, more: bytes, status: int) -> None:
+    with talking(shared_server) as connection:
         connection.sendall(request(more=more))
         found = connection.recv(65536)
     assert int(found.split()[1]) in {status, 400}, found
 
 
-def test_usual_head_of_another_host_is_refused(server: Server) -> None:
+def test_usual_head_of_another_host_is_refused(shared_server: Server) -> None:
     for _ in range(2):
-        with talking(server) as connection:
+        with talking(shared_server) as connection:
             connection.sendall(request().replace(b"Host: 127.0.0.1", b"Host: evil.example"))
             assert answers(connection, 1)[0][0] == 403
 

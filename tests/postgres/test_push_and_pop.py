@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from holdfast.broker.popping import cursor_of
 from holdfast.broker.results import spread
 from holdfast.model.ids import TopicName
@@ -59,11 +61,24 @@ async def test_rows_of_a_push_show_its_ids_and_its_payload(tmp_path: Path, url: 
     assert [json.loads(row["payload"]) for row in rows] == [{"total": 42}, [1]]
 
 
-async def test_pushed_messages_are_read_back_as_they_were_from_memory_and_from_the_table(opened: Open) -> None:
+UUIDS = [f"0191e2cd-09aa-70ca-a04c-{number:012x}" for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("names", "transactions", "traces"),
+    [
+        (["a", "b", "a"], UUIDS[:3], [None] * 3),
+        (["a", "ü" * 100, "c"], [UUIDS[0], "x" * 250, "…"], [None, "trace", "t" * 250]),
+        (["p"] * 3, ["ü" * 36, "ü" * 18, "x" * 36], [None] * 3),
+        (["p"] * 3, [UUIDS[0], UUIDS[1].upper(), "x" * 36], [None, None, "t"]),
+    ],
+    ids=["usual", "unusual", "as long as usual", "nearly usual"],
+)
+async def test_pushed_messages_are_read_back_as_they_were_from_memory_and_from_the_table(
+    opened: Open, names: list[str], transactions: list[str], traces: list[str | None]
+) -> None:
     one = await opened("n1")
     await one.create(partitions=3)
-    names, traces = ["a", "ü" * 100, "c"], [None, "trace", "t" * 250]
-    transactions = ["0191e2cd-09aa-70ca-a04c-6567f4442e96", "x" * 250, "…"]
     pushed = Pushed(names, [b"1", b"\xff\0", b"x" * 5000], push_ids(names, transactions), transactions, traces)
     await one.broker.publish_pushed("t", pushed)
     two = await opened("n2")
@@ -77,8 +92,7 @@ async def test_transaction_is_stored_once_through_whichever_brokers_it_comes(ope
     one, two = await opened("n1"), await opened("n2")
     await one.create(partitions=2)
     await until(lambda: two.backend.topic(TopicName("t")) is not None, "it is known")
-    uuids = [f"0191e2cd-09aa-70ca-a04c-{number:012x}" for number in range(50)]
-    items = [(f"p{number % 3}", each, each.encode()) for number, each in enumerate([*uuids, "one", "two"])]
+    items = [(f"p{number % 3}", each, each.encode()) for number, each in enumerate([*UUIDS, "one", "two"])]
     ended = await asyncio.gather(*(push(store, *items) for store in (one, two, one, two)))
     for place in range(len(items)):
         assert [told[place] for told in ended].count(False) == 1

@@ -7,7 +7,7 @@ become columns here (`wire/push_batch.py`), and what became of each part is told
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import uuid_utils
@@ -50,8 +50,9 @@ class _Waiting(NamedTuple):
 class Pushes:
     """Everything that is being pushed through one front end."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, log: Callable[..., None]) -> None:
         self._broker = broker
+        self._log = log
         self._waiting: dict[str, list[_Waiting]] = {}
         self._items = 0
         self._bytes = 0
@@ -98,14 +99,17 @@ class Pushes:
     def _push(self, queue: str, requests: list[_Waiting]) -> None:
         items = requests[0].items if len(requests) == 1 else [item for each in requests for item in each.items]
         pushed = _columns(items)
+        parts: asyncio.Future[list[PushedPart]]
         try:
             parts = self._broker.publish_pushed(queue, pushed)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits is told, also of a bug
             if len(requests) > 1:
                 # What is too much together may be right one by one; what is wrong with one is not the others' fault.
                 for each in requests:
                     self._push(queue, [each])
                 return
+            if not isinstance(error, HoldfastError):
+                self._log("http_request_failed", operation="push", error=repr(error))
             parts = asyncio.get_running_loop().create_future()
             parts.set_exception(error)
         parts.add_done_callback(lambda done: _settle(requests, pushed, done))

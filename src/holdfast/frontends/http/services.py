@@ -54,7 +54,7 @@ class Services:
         self.refused_connections = 0
         self.tails = 0
         self.metrics_source = metrics_source
-        self.pushes = Pushes(broker)
+        self.pushes = Pushes(broker, log)
         self._waits: set[asyncio.Task[bool]] = set()
 
     def delivers_from(self, topic: str) -> TopicName:
