@@ -317,6 +317,24 @@ TARGETS: tuple[Target, ...] = (
         20.0,
         "ms",
     ),
+    Target(
+        "postgres-push-1000",
+        "push over a PostgreSQL, 1,000 a request, each with a transaction id",
+        Figure("postgres-push-1000", "Holdfast over PostgreSQL", "msg_per_s"),
+        None,
+        "at least",
+        100_000.0,
+        "/s",
+    ),
+    Target(
+        "postgres-push-1",
+        "push over a PostgreSQL, one a request, 64 connections",
+        Figure("postgres-push-1", "Holdfast over PostgreSQL", "msg_per_s"),
+        None,
+        "at least",
+        10_000.0,
+        "/s",
+    ),
 )
 
 

@@ -106,7 +106,7 @@ def _stream_of(number: int, base: int) -> bytes:
     parts[0::4] = [struct.pack(">hiiiii", len(rows.COLUMNS), 4, 1, 4, number, 8)] * len(_VALUES)
     parts[1::4] = map(struct.Struct(">q").pack, range(base, base + len(_VALUES)))
     parts[2::4] = [struct.pack(">iqiii", 8, 0, -1, -1, _VALUE_BYTES)] * len(_VALUES)
-    parts[3::4] = [value + null * 3 for value in _VALUES]
+    parts[3::4] = [value + null * 4 for value in _VALUES]
     return b"".join(parts)
 
 

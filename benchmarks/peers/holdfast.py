@@ -93,8 +93,8 @@ class Holdfast:
 
 
 @contextmanager
-def serve(parent: Path | None, sync: str) -> Iterator[Holdfast]:
-    """`sync` is the broker's own word: group, none or interval:MS."""
+def serve(parent: Path | None, sync: str, *flags: str) -> Iterator[Holdfast]:
+    """`sync` is the broker's own word: group, none or interval:MS; `flags` are any others."""
     with scratch(parent) as directory:
         ready_path = directory / "ready.json"
         command = [
@@ -105,6 +105,7 @@ def serve(parent: Path | None, sync: str) -> Iterator[Holdfast]:
             *("--http", f"{HOST}:{free_port()}"),
             *("--sync", sync),
             *("--ready-file", str(ready_path)),
+            *flags,
         ]
         with running(command, directory) as server:
             server.wait_until(lambda: ready_path.exists() and bool(ready_path.read_text().strip()))

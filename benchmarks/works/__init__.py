@@ -12,6 +12,7 @@ from benchmarks.works import (
     memory,
     pair,
     pair_failover,
+    postgres_push,
     publish,
     read,
     topics,
@@ -39,6 +40,8 @@ ALL: tuple[Work, ...] = (
     pair_failover.KILL,
     pair_failover.SILENT,
     pair_failover.COMPUTING,
+    postgres_push.MANY_A_REQUEST,
+    postgres_push.ONE_A_REQUEST,
 )
 
 

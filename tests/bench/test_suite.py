@@ -23,14 +23,15 @@ def _children(pid: int) -> list[int]:
 
 CLUSTER = [work.name for work in named("cluster")]
 PAIR = [work.name for work in named("pair")]
-ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR]
+POSTGRES = [work.name for work in named("postgres")]
+ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES]
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("names", "only"),
-    [(ALONE, ALONE), (CLUSTER, ["cluster"]), (PAIR, ["pair"])],
-    ids=["one broker", "three nodes", "a pair"],
+    [(ALONE, ALONE), (CLUSTER, ["cluster"]), (PAIR, ["pair"]), (POSTGRES, ["postgres"])],
+    ids=["one broker", "three nodes", "a pair", "a database"],
 )
 def test_a_quick_run_measures_every_work_and_keeps_the_result(
     tmp_path: Path, names: list[str], only: list[str]

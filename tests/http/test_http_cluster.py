@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from http_cluster import NODES, Cluster, ClusterNode, eventually, three_nodes
@@ -240,3 +241,25 @@ def test_document_describes_a_partition_without_leader(cluster: Cluster) -> None
     schemas = cluster.nodes[0].get("/openapi.json").json["components"]["schemas"]
     leader = schemas["PartitionDescription"]["properties"]["leader"]
     assert {one["type"] for one in leader["anyOf"]} == {"string", "null"}, json.dumps(leader)
+
+
+def test_pushes_and_pops_through_all_nodes_store_and_hand_out_each_message_once(cluster: Cluster) -> None:
+    cluster.nodes[0].create("jobs", 2)
+    cluster.wait_for_leaders("jobs", 2)
+    items = [{"queue": "jobs", "partition": f"p{n % 4}", "payload": n, "transactionId": f"t{n}"} for n in range(90)]
+    with ThreadPoolExecutor(6) as threads:
+        answers = list(threads.map(lambda node: node.call("POST", "/api/v1/push", {"items": items}), cluster.nodes))
+    assert [answer.status for answer in answers] == [201] * 3, answers
+    told = [[each["status"] for each in answer.json] for answer in answers]
+    assert all(sorted(each) == ["duplicate", "duplicate", "queued"] for each in zip(*told, strict=True))
+
+    def drain(node: ClusterNode) -> list[int]:
+        taken: list[int] = []
+        while (answer := node.get("/api/v1/pop/queue/jobs?autoAck=true&batch=4")).status == 200:
+            taken += [message["data"] for message in answer.json["messages"]]
+        assert answer.status == 204, answer
+        return taken
+
+    with ThreadPoolExecutor(6) as threads:
+        parts = list(threads.map(drain, [*cluster.nodes, *cluster.nodes]))
+    assert sorted(number for part in parts for number in part) == list(range(90))

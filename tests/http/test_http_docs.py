@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import free_port, wait_until
+from tests.support.broker_process import BrokerProcess, free_port, wait_until
 from tests.support.postgres import database_for
 
 import holdfast.client
@@ -185,6 +185,21 @@ def test_commands_of_the_cluster_section_run_and_print_what_it_shows(tmp_path: P
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.wait(30)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the reference talks to the broker with curl")
+def test_commands_of_push_and_pop_run_and_print_what_it_shows(tmp_path: Path) -> None:
+    section = (DOCS / "http.md").read_text().split("## Push and pop", 1)[1].split("\n## ", 1)[0]
+    assert "holdfast serve --queen 127.0.0.1:6632" in section
+    with BrokerProcess(tmp_path / "data", "--queen", f"127.0.0.1:{(port := free_port())}"):
+        for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL):
+            for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
+                typed = command.replace("localhost:6632", f"127.0.0.1:{port}")
+                ran = subprocess.run(["bash", "-c", typed], capture_output=True, text=True, timeout=60)
+                assert ran.returncode == 0 and ran.stdout and '"error"' not in ran.stdout, command
+                if shown:
+                    printed = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "ID", ran.stdout)
+                    assert printed.splitlines() == shown.splitlines(), command
 
 
 def is_ready(address: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from holdfast.backends.postgres.queries import migrations
@@ -41,3 +42,51 @@ async def test_newer_schema_is_refused_with_what_to_do(url: str) -> None:
 async def test_missing_database_is_said_at_the_start(url: str) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         await open_store(url.replace("?", "_missing?"))
+
+
+async def test_ids_and_messages_of_before_are_known_after_the_later_steps(tmp_path: Path) -> None:
+    url = database_for(tmp_path, is_empty=True)
+    [first, *_] = migrations()
+    await query(url, "CREATE SCHEMA holdfast")
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "CREATE TABLE holdfast.versions (version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz)"
+    )
+    await connection.execute(first.statements)
+    await connection.execute("INSERT INTO holdfast.versions VALUES (1, $1, now())", first.name)
+    ids = ["plain", "ü" * 50, "0191e2cd-09aa-70ca-a04c-6567f4442e96", "0191E2CD-09AA-70CA-A04C-6567F4442E96"]
+    await connection.execute(
+        """
+        INSERT INTO holdfast.topics (name, token, partitions, created_ms) VALUES ('t', 'token', 1, 0);
+        INSERT INTO holdfast.partitions (topic_id, partition, next_offset) VALUES (1, 0, 4);
+        """
+    )
+    headers = b"\x02\x1ctransaction-id\x04tx"
+    for offset, each in enumerate(ids):
+        await connection.execute(
+            "INSERT INTO holdfast.messages VALUES (1, 0, $1, now(), $2, NULL, $3, $4, 'tx', NULL)",
+            offset,
+            each,
+            b"%d" % offset,
+            headers,
+        )
+        await connection.execute("INSERT INTO holdfast.ids VALUES (1, 0, $1, $2)", each, offset)
+    await connection.close()
+    store = await open_store(url)
+    try:
+        found = await store.read()
+        assert [(each.id, each.value, each.headers) for each in found] == [
+            (each, b"%d" % offset, [("transaction-id", b"tx")]) for offset, each in enumerate(ids)
+        ]
+        told = await store.publish(*[b"again"] * 5, ids=[*ids, "new"])
+        assert [(each.offset, each.duplicate) for each in told] == [
+            (0, True),
+            (1, True),
+            (2, True),
+            (3, True),
+            (4, False),
+        ]
+    finally:
+        await store.backend.stop()
+    shown = await query(url, 'SELECT id FROM holdfast.queue_messages ORDER BY "offset"')
+    assert [row["id"] for row in shown] == [*ids, "new"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from holdfast.backends.postgres import rows
 from holdfast.backends.postgres.queries import sql
 from tests.postgres.conftest import Open
 from tests.postgres.stores import query
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 STATEMENTS: dict[str, tuple[object, ...]] = {
-    "known_ids": ([1], [0], ["1\n2\n3"], 600_000),
+    "known_ids": ([1], [0], ["\n".join(rows.id_key(each) for each in "123")], 600_000),
     "read": (1, 0, 100, 200, 10_000),
     "offset_at": (1, 0, LONG_AGO),
     "expired_by_age": (1, 0, 0, LONG_AGO, 1000),
@@ -32,16 +33,19 @@ async def test_statements_go_through_an_index(opened: Open, url: str) -> None:
     for name, values in STATEMENTS.items():
         plan = "\n".join(row[0] for row in await query(url, f"EXPLAIN {sql(name)}", *values))
         assert "Index" in plan, f"{name}: {plan}"
-        for table in ("messages", "ids"):
+        for table in ("messages", "id_keys"):
             assert f"Seq Scan on {table}" not in plan, f"{name}: {plan}"
 
 
 async def test_ids_that_are_too_old_are_found_without_reading_the_others(opened: Open, url: str) -> None:
     await opened()
-    fill = "INSERT INTO holdfast.ids SELECT 1, 0, $1 || i, i, now() - $2::interval FROM generate_series(1, 20000) AS i"
+    fill = (
+        "INSERT INTO holdfast.id_keys SELECT 1, 0, md5($1 || i)::uuid, i, now() - $2::interval "
+        "FROM generate_series(1, 20000) AS i"
+    )
     await query(url, fill, "old ", timedelta(days=1))
-    await query(url, "DELETE FROM holdfast.ids")
-    await query(url, "VACUUM (TRUNCATE off) holdfast.ids")
+    await query(url, "DELETE FROM holdfast.id_keys")
+    await query(url, "VACUUM (TRUNCATE off) holdfast.id_keys")
     # In the pages of those that were there before.
     await query(url, fill, "new ", timedelta(0))
     explained = await query(url, f"EXPLAIN (ANALYZE, TIMING off) {sql('prune_ids')}", 600_000, 10_000)

@@ -91,7 +91,7 @@ async def test_deleted_topic_leaves_no_row_behind(opened: Open, url: str) -> Non
     await store.backend.delete_topic(T.topic)
     assert await query(url, "SELECT DISTINCT queue FROM holdfast.queue_messages") == [("kept",)]
     await until(lambda: not store.backend._sweeping, "the rows are gone")
-    for table in ("messages", "ids", "partitions", "topics"):
+    for table in ("messages", "id_keys", "partitions", "topics"):
         counted = await query(url, f"SELECT count(DISTINCT topic_id) FROM holdfast.{table}")
         assert counted == [(1,)], table
     assert await query(url, "SELECT count(*) FROM holdfast.deleted_topics") == [(0,)]

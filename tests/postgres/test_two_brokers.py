@@ -273,9 +273,9 @@ async def test_id_is_new_again_after_its_time(opened: Open, url: str) -> None:
     await two.backend.catch_up_cursors()
     await one.publish(b"a", ids=["x"])
     assert (await two.publish(b"a", ids=["x"]))[0].duplicate
-    await query(url, "UPDATE holdfast.ids SET inserted_at = now() - interval '2 minutes'")
+    await query(url, "UPDATE holdfast.id_keys SET inserted_at = now() - interval '2 minutes'")
     assert not (await two.publish(b"b", ids=["x"]))[0].duplicate
     assert (await one.publish(b"b", ids=["x"]))[0].offset == 1
-    await query(url, "UPDATE holdfast.ids SET inserted_at = now() - interval '2 minutes'")
+    await query(url, "UPDATE holdfast.id_keys SET inserted_at = now() - interval '2 minutes'")
     await one.backend.retention.prune_ids()
-    assert await query(url, "SELECT count(*) FROM holdfast.ids") == [(0,)]
+    assert await query(url, "SELECT count(*) FROM holdfast.id_keys") == [(0,)]

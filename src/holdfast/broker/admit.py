@@ -11,10 +11,13 @@ from holdfast.model.limits import BATCH_BYTES_MAX, HEADERS_PER_MESSAGE_MAX, MESS
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import Topic
 from holdfast.wire.equal_lines import EqualLines
+from holdfast.wire.push_batch import Pushed
 from holdfast.wire.record_batch import ID_HEADER
 
 # A record's fields around key, value and headers, at their longest.
 _RECORD_OVERHEAD_BYTES = 40
+# A pushed record's fields, and the names of its headers.
+_PUSHED_OVERHEAD_BYTES = 100
 # The header that carries an id, without the id.
 _ID_OVERHEAD_BYTES = len(ID_HEADER) + 10
 
@@ -58,6 +61,34 @@ def check_messages(messages: Sequence[NewMessage], message_bytes_max: int) -> No
             size += len(names.message_id(message.id).encode()) + _ID_OVERHEAD_BYTES
         total += size + _RECORD_OVERHEAD_BYTES
     _check_sizes(largest, total, message_bytes_max)
+
+
+def check_pushed(pushed: Pushed, message_bytes_max: int) -> None:
+    """Refuse a push in which any message cannot be stored. Its names and ids were looked at by who took it in."""
+    if len(pushed.names) > MESSAGES_PER_BATCH_MAX:
+        raise TooLarge(f"{len(pushed.names)} messages at once; send at most {MESSAGES_PER_BATCH_MAX} in one request")
+    values = list(map(len, pushed.values))
+    texts = (pushed.names, pushed.ids, pushed.transaction_ids, filter(None, pushed.trace_ids))
+    around = sum(len("".join(column).encode()) for column in texts)
+    total = sum(values) + around + _PUSHED_OVERHEAD_BYTES * len(values)
+    _check_sizes(max(values), total, message_bytes_max)
+
+
+def places_of(topic: Topic, names: Sequence[str]) -> dict[int, Sequence[int]]:
+    """By partition, the places of the names that belong to it."""
+    partitions = topic.config.partitions
+    if partitions == 1:
+        return {0: range(len(names))}
+    numbers = {name: zlib.crc32(name.encode()) % partitions for name in set(names)}
+    if len(set(numbers.values())) == 1:
+        return {numbers[names[0]]: range(len(names))}
+    found: dict[int, Sequence[int]] = {}
+    places: dict[int, list[int]] = {number: [] for number in numbers.values()}
+    add = {name: places[number].append for name, number in numbers.items()}
+    for place, name in enumerate(names):
+        add[name](place)
+    found.update(places)
+    return found
 
 
 def partition_of(topic: Topic, message: NewMessage) -> int | None:

@@ -82,7 +82,8 @@ class Backend(Protocol):
         """Have the node that leads the partition publish a batch, with all that belongs to it, dedupe included.
 
         In the order of the calls as far as no leader is lost; waits a while for a leader. With ids it is sent
-        again where its fate is unknown. Raises like `append`.
+        again where its fate is unknown. Raises like `append`. A pushed batch carries its columns (`wire.push_batch`):
+        who hands it on as it is saves the store work; whoever encodes or keeps it takes its bytes.
         """
         ...
 
@@ -181,6 +182,16 @@ class Backend(Protocol):
         Reads see the new position at once, and the old one again if it could not be stored. With no
         positions it waits for what is being stored of this cursor. A reader's own progress never goes backwards,
         whichever node it reaches; a seek may go anywhere.
+        """
+        ...
+
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        """Move one position from exactly where it stands, `None` being nowhere yet; durable on return.
+
+        Raises `CursorMoved` where it stands elsewhere, through whichever node it came there: of all who read from one
+        place and then take it, one gets it. `LeaderChanged` means that nobody knows who did.
         """
         ...
 

@@ -16,7 +16,8 @@ from holdfast.broker.cursors import CursorRead, Cursors
 from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
 from holdfast.broker.places import parse_place
-from holdfast.broker.publishing import Publisher, Publishing, Settings
+from holdfast.broker.popping import Popped, Pops
+from holdfast.broker.publishing import Publisher, Publishing, PushedPart, Settings
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
 from holdfast.model.cluster import ClusterDescription, GroupDescription
@@ -32,6 +33,7 @@ from holdfast.model.limits import (
 from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
 from holdfast.model.topics import CursorDescription, Topic, TopicConfig, TopicDescription
 from holdfast.wire import record_batch
+from holdfast.wire.push_batch import Pushed
 
 OnTopic = Callable[[Topic], None]
 
@@ -62,6 +64,7 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+        self._pops = Pops(self)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self._publisher.publish_forwarded)
@@ -133,6 +136,10 @@ class Broker:
     ) -> asyncio.Future[list[BatchPublished]]:
         """Record batches that a client built; all are checked before the first is stored."""
         return self._publisher.publish_batches(topic, partition, batches)
+
+    def publish_pushed(self, topic: str, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+        """Messages of a push, as columns; what became of each partition's part, once all of that is known."""
+        return self._publisher.publish_pushed(topic, pushed)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -333,6 +340,22 @@ class Broker:
             if 0 <= partition.number < topic.config.partitions:
                 await self.backend.catch_up(partition)
         await self.cursor_claims.advance(topic, name, positions)
+
+    async def pop(
+        self,
+        topic: str,
+        group: str,
+        name: str | None,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        before: Popped | None = None,
+    ) -> Popped:
+        """Take the next messages for a group, of one partition name or of all; `before` is what it popped in vain."""
+        looked_at = None if before is None else before.looked_at
+        return await self._pops.pop(
+            self._delivered(topic), group, name, messages_max=messages_max, bytes_max=bytes_max, looked_at=looked_at
+        )
 
     async def seek_cursor(
         self, topic: str, name: str, to: str | int, partition: int | None = None

@@ -31,8 +31,9 @@ from holdfast.model.errors import (
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, Published
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.wire import batch_builder, record_batch
+from holdfast.wire import batch_builder, push_batch, record_batch
 from holdfast.wire.equal_lines import EqualLines
+from holdfast.wire.push_batch import Pushed
 
 # A producer whose clock is further ahead would make retention and search by time useless.
 _CLOCK_AHEAD_MS_MAX = 24 * 60 * 60 * 1000
@@ -43,6 +44,13 @@ class Publishing(NamedTuple):
 
     partition: int
     offset: asyncio.Future[Offset]
+
+
+class PushedPart(NamedTuple):
+    """What became of some messages of a push, given with their places in it."""
+
+    places: Sequence[int]
+    fate: BatchPublished | BaseException
 
 
 class _Prepared(NamedTuple):
@@ -203,6 +211,40 @@ class Publisher:
             window.storing(fresh_ids, appended, now_ms)
         gathered.settle_with(appended, [(place, i) for i, place in enumerate(fresh)], partition.number, duplicate=False)
         gathered.settle_with(appended, repeats, partition.number, duplicate=True)
+
+    # --- pushed, as columns -----------------------------------------------------------------------
+
+    def publish_pushed(self, topic_text: str, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+        """Store pushed messages; all are checked before the first is stored. Each partition's part has its own fate."""
+        admit.check_pushed(pushed, self._settings.message_bytes_max)
+        topic = self._open_topic(topic_text, needs_windows=True)
+        if topic is None:
+            name = TopicName(topic_text)
+            return self._gates.behind(name, lambda: self._append_pushed(self._existing(name), pushed))
+        return self._append_pushed(topic, pushed)
+
+    def _append_pushed(self, topic: Topic, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+        places = admit.places_of(topic, pushed.names)
+        parts = [
+            self._append_part(PartitionId(topic.name, number), pushed.only(each)) for number, each in places.items()
+        ]
+        promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
+        results.then_all(parts, promise, lambda fates: list(map(PushedPart, places.values(), fates)))
+        return promise
+
+    def _append_part(self, partition: PartitionId, pushed: Pushed) -> asyncio.Future[BatchPublished]:
+        promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
+        try:
+            if self._is_elsewhere(partition):
+                batch = push_batch.build(pushed, self._now_ms())
+                then(self._backend.forward(partition, batch, has_ids=True), promise, self._counted(len(batch)))
+            else:
+                gathered = Gathered(len(pushed.names))
+                self._append_group(partition, pushed.messages(), list(range(len(pushed.names))), gathered)
+                then(gathered.future, promise, lambda each: results.summary(partition.number, each))
+        except HoldfastError as error:
+            results.refuse(promise, error)
+        return promise
 
     def _forward_group(
         self, partition: PartitionId, messages: Sequence[NewMessage], places: list[int], gathered: Gathered

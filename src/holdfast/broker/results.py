@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.model.errors import LeaderChanged, StorageFailed, Unavailable
@@ -57,6 +57,24 @@ class Gathered:
             settle(appended)
         else:
             appended.add_done_callback(settle)
+
+
+def then_all(
+    sources: Sequence[asyncio.Future[S]],
+    promise: asyncio.Future[T],
+    convert: Callable[[list[S | BaseException]], T],
+) -> None:
+    """Settle `promise` once all sources are done, with what each has ended in."""
+    missing = len(sources)
+
+    def settle(done: asyncio.Future[S]) -> None:
+        nonlocal missing
+        missing -= 1
+        if not missing and not promise.done():
+            promise.set_result(convert([failure(each) or each.result() for each in sources]))
+
+    for source in sources:
+        source.add_done_callback(settle)
 
 
 def regular(partition: int, base_offset: Offset, count: int) -> BatchPublished:

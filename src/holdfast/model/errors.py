@@ -131,6 +131,13 @@ class TakenOver(CallerError):
     http_status = 409
 
 
+class CursorMoved(CallerError):
+    """Somebody else moved a cursor first: what was read from its old place is theirs."""
+
+    code = "cursor_moved"
+    http_status = 409
+
+
 class TopicExists(CallerError):
     code = "topic_exists"
     http_status = 409
@@ -268,6 +275,13 @@ class UnsupportedMediaType(CallerError):
 class HeadersTooLarge(CallerError):
     code = "headers_too_large"
     http_status = 431
+
+
+class NotSupported(CallerError):
+    """Part of an interface that others have and this broker does not, or not yet."""
+
+    code = "not_supported"
+    http_status = 501
 
 
 class Overloaded(WorldError):

@@ -49,6 +49,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http: Annotated[str, Meta(description="HOST:PORT of the HTTP interface; port 0 picks a free one")] = (
         "127.0.0.1:8090"
     )
+    queen: Annotated[
+        str | None,
+        Meta(description="HOST:PORT where HTTP is served too, such as 127.0.0.1:6632, where Queen's clients look"),
+    ] = None
     peer: Annotated[
         str | None, Meta(description="HOST:PORT where the other nodes of the cluster reach this one; absent: none do")
     ] = None
@@ -140,6 +144,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Itself, or `ConfigError` for what types alone cannot say."""
         parse_address("text", self.text)
         parse_address("http", self.http)
+        if self.queen is not None:
+            parse_address("queen", self.queen)
         parse_sync_policy(self.sync)
         if not NODE_NAME.match(self.node):
             raise ConfigError(f"node is {self.node!a}; a name has 1 to 64 letters, digits, '_' and '-'")

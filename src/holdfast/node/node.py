@@ -148,8 +148,11 @@ class Node:
             connections_max=connections_max,
             host_names_allowed=config.http_host_names,
         )
-        for name, front_end in (("text", self.text), ("http", self.http)):
-            host, port = parse_address(name, getattr(config, name))
+        for name, front_end in (("text", self.text), ("http", self.http), ("queen", self.http)):
+            wanted = getattr(config, name)
+            if wanted is None:
+                continue
+            host, port = parse_address(name, wanted)
             try:
                 taken = await front_end.start(host, port)
             except OSError as error:

@@ -107,6 +107,7 @@ def _write_ready_file(path: Path, node: Node) -> None:
 def _greet(node: Node) -> None:
     http = node.addresses["http"]
     server = "" if http == Config().http else f" --server {http}"
+    queen = f"  queen  http://{node.addresses['queen']}\n" if "queen" in node.addresses else ""
     pair = ""
     if node.config.pair is not None:
         partner = next(name for name in node.config.peer_addresses if name != node.backend.node_id)
@@ -115,7 +116,7 @@ def _greet(node: Node) -> None:
         f"Holdfast serves from {node.store.place}\n"
         f"  text   {node.addresses['text']}\n"
         f"  http   http://{http}   (docs at http://{http}/docs)\n"
-        f"{pair}"
+        f"{queen}{pair}"
         f'Try:  holdfast publish greetings "Hello"{server}\n'
         f"      holdfast subscribe greetings --from earliest{server}\n"
         "Ctrl-C stops it.",

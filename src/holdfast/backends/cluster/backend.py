@@ -40,19 +40,13 @@ from holdfast.broker.backend import Unwatch
 from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.cluster import ClusterDescription, GroupDescription
-from holdfast.model.errors import (
-    DamagedData,
-    DiskFull,
-    HoldfastError,
-    NoQuorum,
-    ReadFailed,
-    ShuttingDown,
-)
+from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
+from holdfast.wire.push_batch import PushedBatch
 
 log = structlog.get_logger("holdfast.cluster")
 
@@ -311,7 +305,9 @@ class ClusterBackend:
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
         if self._failure is not None:
             raise self._failure
-        forwarded = self._lanes.forward(partition, self.topics_here.found(partition), batch, has_ids=has_ids)
+        # As plain bytes: nodes send each other those, and not the columns that a push carries along.
+        plain = bytearray(batch) if isinstance(batch, PushedBatch) else batch
+        forwarded = self._lanes.forward(partition, self.topics_here.found(partition), plain, has_ids=has_ids)
         self.forwarded_batches += 1
         return forwarded
 
@@ -401,6 +397,11 @@ class ClusterBackend:
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
     ) -> asyncio.Future[None]:
         return self.state.cursors.set((topic, name), positions, only_forward=only_forward)
+
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        await self.state.cursors.take((topic, name), number, stands_at=stands_at, to=to)
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self.state.cursors.drop((topic, name))

@@ -64,6 +64,18 @@ class DropCursor(msgspec.Struct, array_like=True, frozen=True, tag=4):
     name: CursorName
 
 
+class TakeCursor(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    """Move one position if it stands there, none being nowhere. `taker` tells a command from its repetition."""
+
+    topic: TopicName
+    token: str
+    name: CursorName
+    number: int
+    stands_at: Offset | None
+    to: Offset
+    taker: str
+
+
 class NoteNode(msgspec.Struct, array_like=True, frozen=True, tag=5):
     """A node says under which addresses it is reached."""
 
@@ -81,7 +93,9 @@ class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
     node: str
 
 
-Command = CreateTopic | CreateTopicOfBefore | DeleteTopic | MoveCursor | DropCursor | NoteNode | PreferLeader
+Command = (
+    CreateTopic | CreateTopicOfBefore | DeleteTopic | MoveCursor | TakeCursor | DropCursor | NoteNode | PreferLeader
+)
 
 # What became of a command: nothing to say, or an error (`wire/peer_errors.py`).
 Outcome = bytes | None

@@ -17,6 +17,7 @@ from holdfast.backends.cluster.commands import (
     MoveCursor,
     NoteNode,
     PreferLeader,
+    TakeCursor,
 )
 from holdfast.backends.cluster.cursor_table import CursorTable, Propose
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
@@ -69,6 +70,9 @@ class ControlState:
             case MoveCursor():
                 self._check(command.topic, command.token)
                 return state.cursor_rows((command.topic, command.name), self.cursors.apply(command))
+            case TakeCursor():
+                self._check(command.topic, command.token)
+                return state.cursor_rows((command.topic, command.name), self.cursors.apply_take(command))
             case DropCursor():
                 self._check(command.topic, command.token)
                 self.cursors.apply_drop((command.topic, command.name))

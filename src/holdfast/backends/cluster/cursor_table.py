@@ -8,11 +8,13 @@ ones: whoever tries again really tries again, and a cursor that could not be mad
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable, Mapping
 
-from holdfast.backends.cluster.commands import Command, DropCursor, MoveCursor
+from holdfast.backends.cluster.commands import Command, DropCursor, MoveCursor, TakeCursor
 from holdfast.backends.cluster.state import CursorKey
 from holdfast.broker.results import failure
+from holdfast.model.errors import CursorMoved, TopicNotFound
 from holdfast.model.ids import Offset, TopicName
 
 Propose = Callable[[Command], asyncio.Future[None]]
@@ -25,6 +27,9 @@ class _Cursor:
         self.decided = dict(positions)
         self.visible = dict(positions)
         self.proposals: dict[asyncio.Future[None], Mapping[int, Offset]] = {}
+        # Who took a position last, should the same command come twice. After a restart nobody did: then the second one
+        # changes nothing either, and is told that it came too late.
+        self.takers: dict[int, str] = {}
 
     def refresh(self) -> None:
         """What another node moved shows at once, also while this one has moves under way."""
@@ -87,6 +92,27 @@ class CursorTable:
         cursor.decided.update(changed)
         cursor.refresh()
         return changed
+
+    def take(self, key: CursorKey, number: int, *, stands_at: Offset | None, to: Offset) -> asyncio.Future[None]:
+        """Move a position from where it stands; visible only when it is decided, for others may want it too."""
+        token = self._token_of(key[0])
+        if not token:
+            raise TopicNotFound(f"there is no topic {key[0]}")
+        return self._propose(TakeCursor(key[0], token, key[1], number, stands_at, to, uuid.uuid4().hex))
+
+    def apply_take(self, take: TakeCursor) -> dict[int, Offset]:
+        """It is this one's turn; returns the position if it changed. Raises `CursorMoved`."""
+        cursor = self._cursors.get((take.topic, take.name))
+        if cursor is not None and cursor.takers.get(take.number) == take.taker:
+            return {}
+        if (None if cursor is None else cursor.decided.get(take.number)) != take.stands_at:
+            raise CursorMoved(f"cursor {take.name} on topic {take.topic} was moved by somebody else")
+        if cursor is None:
+            cursor = self._cursors[take.topic, take.name] = _Cursor({})
+        cursor.decided[take.number] = take.to
+        cursor.takers[take.number] = take.taker
+        cursor.refresh()
+        return {take.number: take.to}
 
     def replace(self, loaded: Mapping[CursorKey, Mapping[int, Offset]]) -> None:
         """Everything is as another node has it."""

@@ -20,12 +20,13 @@ from holdfast.backends.postgres.cursors import Cursors
 from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.holding import Holding
 from holdfast.backends.postgres.notices import Notices
+from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.reading import Reading
 from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
-from holdfast.backends.postgres.writing import Write, Writer
+from holdfast.backends.postgres.writing import Writer
 from holdfast.broker.backend import Unwatch
 from holdfast.broker.results import refuse, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
@@ -35,6 +36,7 @@ from holdfast.model.limits import DEDUPE_AGE_MS_MAX, PARTITIONS_MAX
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.wire import record_batch
+from holdfast.wire.push_batch import PushedBatch
 
 
 class PostgresBackend:
@@ -115,6 +117,9 @@ class PostgresBackend:
         if not fresh or self.known.partitions.get(write.state.id) is not write.state:
             return
         end = Offset(base + fresh)
+        if isinstance(write.batch, PushedBatch):
+            # The batch is kept for readers, and counted by its bytes: what it was made of is several times as much.
+            write.batch.pushed = None
         if fresh == write.count:
             record_batch.place(write.batch, Offset(base), 0)
             self.reading.tails.add(write.state.id, base, end, write.batch)
@@ -249,6 +254,11 @@ class PostgresBackend:
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
     ) -> asyncio.Future[None]:
         return self._cursors.set(topic, name, positions, only_forward=only_forward)
+
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        await self._cursors.take(topic, name, number, stands_at=stands_at, to=to)
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self._cursors.delete(topic, name)

@@ -17,7 +17,7 @@ from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.broker.results import refuse
-from holdfast.model.errors import HoldfastError, ShuttingDown, TopicNotFound
+from holdfast.model.errors import CursorMoved, HoldfastError, ShuttingDown, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.topics import Topic
 
@@ -154,6 +154,18 @@ class Cursors:
                 refuse(move.done, TopicNotFound("its topic was deleted"))
             elif not move.done.done():
                 move.done.set_result(None)
+
+    async def take(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        """Move a position from where it stands; the database decides who was first. Raises `CursorMoved`."""
+        known = self._topics.by_name.get(topic)
+        if known is None:
+            raise TopicNotFound(f"there is no topic {topic}")
+        taken = await self._database.fetch(sql("take_cursor"), known.id, name, number, stands_at, to)
+        if not taken:
+            raise CursorMoved(f"cursor {name} on topic {topic} was moved by somebody else")
+        self.moved(known.id, name, number, to, taken[0][0])
 
     async def delete(self, topic: TopicName, name: CursorName) -> None:
         known = self._topics.by_name.get(topic)

@@ -4,25 +4,32 @@ A message that is nothing but a value, which most are, costs no Python step that
 differ in offset and value only, so one `zip` gives them to the driver, which writes them into a binary COPY stream.
 
 `headers` holds the record's header section as it is on the wire (a count, then names and contents with their lengths),
-less the id; NULL where that leaves nothing.
+less the id; NULL where that leaves nothing. A pushed message (`wire/push_batch.py`) has no section: its headers are its
+`transaction_id` and its `trace_id`, and its id, which is a UUID, stands in `id_uuid`. So a row that has a transaction
+id and no section is a pushed message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+# The driver's own, which it writes without looking twice.
+from asyncpg.pgproto.pgproto import UUID
+
 from holdfast.model.ids import Offset
-from holdfast.wire import batch_builder, record_batch, varint
+from holdfast.model.push_ids import is_uuid
+from holdfast.wire import batch_builder, push_batch, record_batch, varint
+from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed
 from holdfast.wire.record_batch import ID_HEADER
 
 COLUMNS: Final = (
     "topic_id", "partition", "offset", "created_at", "id", "key", "value", "headers", "transaction_id", "trace_id",
+    "id_uuid",
 )  # fmt: skip
-TRANSACTION_HEADER: Final = "transaction-id"
-TRACE_HEADER: Final = "trace-id"
 
 _EPOCH_MS: Final = 946_684_800_000
 # What a timestamptz can hold, in milliseconds since 2000: a sender's clock can say anything.
@@ -62,12 +69,22 @@ Rows = Iterator[tuple[Any, ...]]
 def plain_rows(topic_id: int, partition: int, base: int, created_at: int, values: Sequence[bytes]) -> Rows:
     """The rows of messages that are nothing but a value and have one time."""
     place = (repeat(topic_id), repeat(partition), range(base, base + len(values)), repeat(created_at))
-    return zip(*place, _NONE, _NONE, values, _NONE, _NONE, _NONE, strict=False)
+    return zip(*place, _NONE, _NONE, values, _NONE, _NONE, _NONE, _NONE, strict=False)
+
+
+def id_key(message_id: str) -> str:
+    """What an id is recognised by: itself if it is a UUID, else the first half of its hash. The schema knows this."""
+    return message_id if is_uuid(message_id) else str(UUID(sha256(message_id.encode()).digest()[:16]))
+
+
+def pushed_size(pushed: Pushed) -> int:
+    """Bytes of values and keys: what retention by size counts."""
+    return sum(map(len, pushed.values)) + len("".join(pushed.names).encode())
 
 
 def full_rows(topic_id: int, partition: int, base: int, messages: Iterable[Message]) -> Rows:
     """The rows of messages that may have anything."""
-    return ((topic_id, partition, offset, *message) for offset, message in enumerate(messages, base))
+    return ((topic_id, partition, offset, *message, None) for offset, message in enumerate(messages, base))
 
 
 def size_of(messages: Iterable[Message]) -> int:
@@ -113,7 +130,7 @@ def _text(content: bytes) -> str | None:
 
 # --- and back -----------------------------------------------------------------------------------------
 
-# The columns of `read`: offset, created_at, plain, value, key, headers, id.
+# The columns of `read`: offset, created_at, plain, value, key, headers, id, transaction_id, trace_id.
 _time_and_kind = itemgetter(1, 2)
 _value = itemgetter(3)
 
@@ -134,10 +151,22 @@ def batches_of(rows: Sequence[Any]) -> list[bytearray]:
     return batches
 
 
-def _record(index: int, value: bytes, key: bytes | None, headers: bytes | None, message_id: str | None) -> bytes:
+def _record(
+    index: int,
+    value: bytes,
+    key: bytes | None,
+    headers: bytes | None,
+    message_id: str | None,
+    transaction_id: str | None,
+    trace_id: str | None,
+) -> bytes:
     encode = varint.encode
-    count, position = (0, 0) if headers is None else varint.decode(headers, 0)
-    fields = b"" if headers is None else headers[position:]
+    count, fields = 0, b""
+    if headers is not None:
+        count, position = varint.decode(headers, 0)
+        fields = headers[position:]
+    elif transaction_id is not None:
+        count, fields = push_batch.header_section(transaction_id, trace_id, None)
     if message_id is not None:
         encoded = message_id.encode()
         count += 1

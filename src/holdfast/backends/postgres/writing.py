@@ -21,24 +21,21 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import asyncpg
 import structlog
 from asyncpg import Connection
 
-from holdfast.backends.postgres import rows
+from holdfast.backends.postgres import copying, planning, rows
 from holdfast.backends.postgres.database import TROUBLE, Database, is_away
+from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
-from holdfast.broker import results
 from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, TopicNotFound, Unavailable
-from holdfast.model.ids import Offset
 from holdfast.model.limits import MIB
-from holdfast.model.messages import BatchPublished, Published
-from holdfast.wire import record_batch
+from holdfast.model.messages import BatchPublished
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -56,42 +53,6 @@ _GATHER_MESSAGES_MAX: Final = 500
 _NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 # The database takes notices below 8000 bytes.
 _NOTICE_BYTES_MAX: Final = 7_900
-
-_Key = tuple[int, int]
-_Id = tuple[_Key, str]
-
-
-class Write:
-    """A batch on its way: taken apart when it comes in, and what became of it."""
-
-    __slots__ = ("batch", "count", "future", "has_ids", "key", "messages", "since_s", "state", "time", "values")
-
-    def __init__(self, state: PartitionState, batch: bytearray, future: asyncio.Future[BatchPublished]) -> None:
-        self.state = state
-        self.key: _Key = (state.topic_id, state.id.number)
-        self.batch = batch
-        self.future = future
-        self.since_s = time.monotonic()
-        head = record_batch.header(batch)
-        self.count = head.record_count
-        self.time = rows.timestamp(head.base_timestamp_ms)
-        self.values = record_batch.plain_values(batch)
-        self.messages = rows.messages_of(batch) if self.values is None else []
-        self.has_ids = any(message.id is not None for message in self.messages)
-
-    def refuse(self, error: BaseException) -> None:
-        results.refuse(self.future, error)
-
-
-class _Stored(NamedTuple):
-    """One write's part of a transaction: its new rows from `base` on, and what its publisher is told."""
-
-    write: Write
-    base: int
-    fresh: int
-    size: int
-    published: BatchPublished
-    messages: Sequence[rows.Message]
 
 
 class _Unregistered(Exception):
@@ -273,68 +234,63 @@ class Writer:
             self._connection.terminate()
             self._connection = None
 
-    async def _prepare(self, connection: Connection, writes: list[Write]) -> list[_Stored]:
+    async def _prepare(self, connection: Connection, writes: list[Write]) -> list[Stored]:
         """All steps but the commit."""
         await connection.execute("BEGIN")
         keys = sorted({write.key for write in writes})
         locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
-        ends: dict[_Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
+        ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
         for write in writes:
             if write.key not in ends:
                 write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
         present = [write for write in writes if write.key in ends]
         known = await self._known_ids(connection, present)
-        fresh_ids: dict[_Id, int] = {}
-        stored: list[_Stored] = []
+        fresh: Offsets = {key: {} for key in ends}
+        stored: list[Stored] = []
         for write in present:
-            part = _planned(write, ends[write.key], known, fresh_ids)
+            part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
             ends[write.key] += part.fresh
             stored.append(part)
-        if any(part.fresh for part in stored):
+        if any(part.fresh and part.pushed is None for part in stored):
             await connection.copy_records_to_table(
-                "messages",
-                schema_name="holdfast",
-                columns=rows.COLUMNS,
-                records=chain.from_iterable(map(_rows_of, stored)),
+                "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
             )
-        if fresh_ids:
-            await connection.copy_records_to_table(
-                "ids",
-                schema_name="holdfast",
-                columns=("topic_id", "partition", "id", "offset"),
-                records=[(*key, message_id, offset) for (key, message_id), offset in fresh_ids.items()],
-            )
+        if any(part.pushed is not None for part in stored):
+            await self._copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
+        if any(part.keys for part in stored):
+            await self._copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
         await self._finish(connection, ends, stored)
         return stored
 
-    async def _known_ids(self, connection: Connection, writes: list[Write]) -> dict[_Id, int]:
+    async def _copy(self, connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
+        source = copying.stream(parts)
+        await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
+
+    async def _known_ids(self, connection: Connection, writes: list[Write]) -> Offsets:
         """Where messages stand whose ids are there already. Ids that are too old are made free."""
-        asked: dict[_Key, list[str]] = {}
+        asked: dict[Key, list[str]] = {}
         for write in writes:
-            if write.has_ids:
-                asked.setdefault(write.key, []).extend(each.id for each in write.messages if each.id is not None)
+            if write.is_looked_up:
+                asked.setdefault(write.key, []).extend(filter(None, write.keys))
         if not asked:
             return {}
         found = await connection.fetch(
             sql("known_ids"),
             [key[0] for key in asked],
             [key[1] for key in asked],
-            ["\n".join(ids) for ids in asked.values()],
+            ["\n".join(sorted(keys)) for keys in asked.values()],
             self._dedupe_age_ms,
         )
-        known: dict[_Id, int] = {}
-        too_old: set[_Id] = set()
-        for topic_id, number, message_id, offset, counts in found:
+        known: Offsets = {}
+        for topic_id, number, key, offset, counts in found:
             if counts:
-                known[(topic_id, number), message_id] = offset
-            else:
-                too_old.add(((topic_id, number), message_id))
+                known.setdefault((topic_id, number), {})[str(key)] = offset
+        too_old = [row[:3] for row in found if not row[4]]
         if too_old:
-            keys, ids = zip(*too_old, strict=True)
-            await connection.execute(sql("forget_ids"), [key[0] for key in keys], [key[1] for key in keys], ids)
+            await connection.execute(sql("forget_ids"), *zip(*too_old, strict=True))
         return known
 
-    async def _finish(self, connection: Connection, ends: dict[_Key, int], stored: list[_Stored]) -> None:
+    async def _finish(self, connection: Connection, ends: dict[Key, int], stored: list[Stored]) -> None:
         sizes = dict.fromkeys(ends, 0)
         for part in stored:
             sizes[part.write.key] += part.size
@@ -370,7 +326,7 @@ class Writer:
         except TimeoutError:
             return None
 
-    def _settle(self, stored: list[_Stored]) -> None:
+    def _settle(self, stored: list[Stored]) -> None:
         self.problem = None
         self.transactions += 1
         for part in stored:
@@ -412,35 +368,3 @@ def _is_worth_another_try(error: BaseException) -> bool:
     if isinstance(error, TimeoutError):
         return False
     return is_away(error) or isinstance(error, _Unregistered | asyncpg.DeadlockDetectedError)
-
-
-def _planned(write: Write, next_offset: int, known: dict[_Id, int], fresh_ids: dict[_Id, int]) -> _Stored:
-    """Which of a write's messages are new, and where each stands."""
-    number = write.key[1]
-    if not write.has_ids:
-        published = results.regular(number, Offset(next_offset), write.count)
-        size = rows.size_of(write.messages) if write.values is None else sum(map(len, write.values))
-        return _Stored(write, next_offset, write.count, size, published, write.messages)
-    told: list[Published] = []
-    fresh: list[rows.Message] = []
-    for message in write.messages:
-        offset: int | None = None
-        if message.id is not None:
-            token = (write.key, message.id)
-            offset = known.get(token, fresh_ids.get(token))
-        if offset is None:
-            told.append(Published(partition=number, offset=Offset(next_offset + len(fresh))))
-            if message.id is not None:
-                fresh_ids[token] = next_offset + len(fresh)
-            fresh.append(message)
-        else:
-            told.append(Published(partition=number, offset=Offset(offset), duplicate=True))
-    return _Stored(write, next_offset, len(fresh), rows.size_of(fresh), results.summary(number, told), fresh)
-
-
-def _rows_of(part: _Stored) -> rows.Rows:
-    """A write's rows, made as the driver takes them: the database works on the first while the last are made."""
-    topic_id, number = part.write.key
-    if part.write.values is not None:
-        return rows.plain_rows(topic_id, number, part.base, part.write.time, part.write.values)
-    return rows.full_rows(topic_id, number, part.base, part.messages)

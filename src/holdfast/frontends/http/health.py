@@ -8,7 +8,9 @@ from holdfast.frontends.http.services import Services
 
 
 async def health(services: Services, request: Request) -> Response:
-    return json_response(schema.Health("alive"))
+    return json_response(
+        schema.Health("alive", "connected" if services.broker.backend.problem() is None else "disconnected")
+    )
 
 
 async def ready(services: Services, request: Request) -> Response:

@@ -14,22 +14,33 @@ from prometheus_client.core import Metric as PrometheusFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from holdfast.broker.buffering import buffered
 from holdfast.frontends.http import schema
 from holdfast.frontends.http.accept import prefers
 from holdfast.frontends.http.exchange import JSON_TYPE, NO_STORE, Request, Response, json_response
 from holdfast.frontends.http.measures import measured
+from holdfast.frontends.http.params import OptionalTextParam, shown
 from holdfast.frontends.http.services import Services
+from holdfast.model.errors import BadValue
 from holdfast.model.metrics import Metric, MetricsSource
 
 TEXT_TYPE: Final = "text/plain"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text"
+FORMAT: Final = OptionalTextParam(name="format", doc="json or prometheus, whatever `Accept` says", example="prometheus")
+_FORMATS: Final = {None: "", "json": JSON_TYPE, "prometheus": TEXT_TYPE}
 
 
 async def metrics(services: Services, request: Request) -> Response:
-    accept = request.header(b"accept")
+    named = FORMAT.of(request.query)
+    if named not in _FORMATS:
+        raise BadValue(f"format must be json or prometheus, not {shown(named or '')}")
+    accept = _FORMATS[named] or request.header(b"accept")
     wanted = prefers(accept, (JSON_TYPE, OPENMETRICS_TYPE, TEXT_TYPE))
     if wanted == JSON_TYPE:
-        return json_response(schema.Metrics(families(measured(services))))
+        buffer = schema.FileBuffer(
+            **buffered(services.broker.backend)._asdict(), db_healthy=services.broker.backend.problem() is None
+        )
+        return json_response(schema.Metrics(buffer, families(measured(services))))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(lambda: measured(services)))
     # Of what the client lists, only the format that it ranks highest is left to choose a version of.

@@ -26,12 +26,15 @@ _TAGS = {
     "Publish": "Messages in. An answer means that they are durable.",
     "Read": "Messages out, by offset, by time, or as they come.",
     "Cursors": "A named reader's place in a topic, kept by the broker.",
+    "Queue": "Push and pop, in the shapes of Queen's clients.",
     "Cluster": "Nodes, and who leads what.",
     "Operation": "Health, metrics and this description.",
 }
 _PATH_PARAMETERS = {
     "topic": ("the topic's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["orders"]}),
     "partition": ("the partition's number", {"type": "integer", "minimum": 0}),
+    "queue": ("the queue's name, which is a topic's", {"type": "string", "examples": ["orders"]}),
+    "partition_name": ("the name that messages were pushed with", {"type": "string", "examples": ["Default"]}),
     "name": ("the cursor's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["billing"]}),
 }
 # What can happen to any call.

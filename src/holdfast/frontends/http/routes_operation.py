@@ -63,7 +63,7 @@ OPERATION: Final = (
         operation="health",
         tag="Operation",
         summary="Liveness",
-        doc="Answers while the process does; says nothing about the disk.",
+        doc="Answers while the process does, also where nothing can be stored: `database` says whether it can.",
         handler=health.health,
         answers=ok("It does.", schema.Health),
     ),
@@ -86,8 +86,10 @@ OPERATION: Final = (
         operation="metrics",
         tag="Operation",
         summary="Metrics",
-        doc="JSON; Prometheus or OpenMetrics text where `Accept` ranks it higher.",
+        doc="JSON; Prometheus or OpenMetrics text where `Accept` ranks it higher, or `format` says so.",
         handler=metrics.metrics,
+        query=(metrics.FORMAT,),
+        errors=(errors.BadValue,),
         answers=(
             Answer(
                 status=200,

@@ -6,9 +6,9 @@ OpenAPI document is written from these types, their comments and their bounds.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from holdfast.model.cluster import GroupDescription
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -57,6 +57,27 @@ class Publish(Struct, frozen=True, forbid_unknown_fields=True):
     """Messages to store, in this order."""
 
     messages: list[PublishMessage]
+
+
+class PushItem(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """A message for a queue. Equal partitions keep their order; a transaction id is taken once in each."""
+
+    queue: str
+    payload: Annotated[Raw, Meta(description="any JSON, kept as it is written")] = field(
+        default_factory=lambda: Raw(b"null")
+    )
+    partition: Annotated[str | None, Meta(description="any text; Default where it is absent")] = None
+    transactionId: Annotated[str | None, Meta(description="recognised when it is pushed again; made if absent")] = None
+    traceId: str | None = None
+
+
+class Push(Struct, frozen=True, forbid_unknown_fields=True):
+    """Items to push. The other fields are understood and change nothing: an answer always means that it is kept."""
+
+    items: list[PushItem]
+    qos: int | None = None
+    bufferMs: int | None = None
+    bufferMax: int | None = None
 
 
 class Ack(Struct, frozen=True, forbid_unknown_fields=True):
@@ -180,6 +201,7 @@ class Transferred(Struct, frozen=True, kw_only=True):
 
 class Health(Struct, frozen=True):
     status: str
+    database: Annotated[str, Meta(description="`connected` or `disconnected`: whether the store takes messages now")]
 
 
 class Ready(Struct, frozen=True):
@@ -215,7 +237,17 @@ class MetricFamily(Struct, frozen=True):
     samples: list[MetricSample]
 
 
+class FileBuffer(Struct, frozen=True, kw_only=True):
+    """What is kept on this broker's disk while its store is away."""
+
+    pending: Annotated[int, Meta(description="messages that wait for the store")]
+    flushed: Annotated[int, Meta(description="messages that waited and are stored")]
+    failed: Annotated[int, Meta(description="messages that the store refused")]
+    db_healthy: Annotated[bool, Meta(description="whether the store takes messages now")]
+
+
 class Metrics(Struct, frozen=True):
+    file_buffer: FileBuffer
     metrics: list[MetricFamily]
 
 
@@ -225,6 +257,41 @@ class ErrorDescription(Struct, frozen=True, kw_only=True):
     code: str
     message: str
     next_offset: Annotated[int, Meta(description="with damaged_data: where reading can go on")] | UnsetType = UNSET
+
+
+class PushResult(Struct, frozen=True):
+    """What became of an item; `error` where it failed."""
+
+    index: int
+    transaction_id: str
+    message_id: str
+    status: Annotated[str, Meta(description="`queued`, `duplicate`, `buffered` or `failed`")]
+    error: ErrorDescription | UnsetType = UNSET
+
+
+class PopMessage(Struct, frozen=True, kw_only=True):
+    """A message that was popped."""
+
+    id: str
+    transactionId: Annotated[str, Meta(description="as it was pushed; the id of what was published in other ways")]
+    partition: Annotated[
+        str, Meta(description="as it was pushed; the key, or Default, of what was published otherwise")
+    ]
+    data: Annotated[Any, Meta(description="the payload; text that is no JSON comes as a string")]
+    encoding: (
+        Annotated[str, Meta(description="`base64` where `data` stands for bytes that are no text")] | UnsetType
+    ) = UNSET
+    createdAt: str
+    traceId: str | None
+
+
+class Pop(Struct, frozen=True, kw_only=True):
+    """Messages that are done with for this group. `partition` is theirs, where all have the same."""
+
+    success: bool
+    queue: str
+    partition: str | None
+    messages: list[PopMessage]
 
 
 class Error(Struct, frozen=True):

@@ -23,6 +23,7 @@ from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connect
 from holdfast.frontends.http.exchange import BodyBudget
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.origin import OriginRule
+from holdfast.frontends.http.push_lane import PushLane
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.schema import Info
 from holdfast.frontends.http.services import Log, Services
@@ -38,7 +39,7 @@ LARGEST_BODIES_HELD: Final = 8
 
 
 class HttpFrontend:
-    """Serves one broker over HTTP on one address, in the caller's event loop."""
+    """Serves one broker over HTTP, on one address or several, in the caller's event loop."""
 
     def __init__(
         self,
@@ -61,17 +62,18 @@ class HttpFrontend:
         self._state = ServerState()
         # In every answer, those included that uvicorn writes: nobody may guess that JSON is a page.
         self._state.default_headers = [(b"x-content-type-options", b"nosniff")]
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._no_connections = asyncio.Event()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; the answer is the address with the port that was really taken. Raises `OSError`."""
-        assert self._server is None, "a front end is started once"
+        """Listen, on one more address; the answer has the port that was really taken. Raises `OSError`."""
         listener = await _bound(host, port)
         address: tuple[str, int] = listener.getsockname()[:2]
         self._services.description = msgspec.json.encode(document(ROUTES))
-        app = App(self._services, ROUTES, OriginRule(address[0], self._host_names_allowed))
+        origin = OriginRule(address[0], self._host_names_allowed)
+        app = App(self._services, ROUTES, origin)
+        lane = PushLane(self._services, origin)
         config = Config(
             cast(Any, app),
             http="httptools",
@@ -90,24 +92,27 @@ class HttpFrontend:
                 config,
                 self._state,
                 bounds=self._bounds,
+                push_lane=lane,
                 logger=self._logger,
                 on_refused=self._refused,
                 on_lost=self._lost,
             )
 
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(connection, sock=listener, backlog=BACKLOG)
-        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._servers.append(await loop.create_server(connection, sock=listener, backlog=BACKLOG))
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
         return address
 
     async def stop(self, drain_s: float) -> None:
         """Take nothing new, end polls and streams, let publishes finish for `drain_s`, then cut what is left."""
-        if self._server is None:
+        if not self._servers:
             return
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + drain_s
         self._services.stop_waits()
-        self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in self._connections():

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from holdfast.broker.broker import Broker
 from holdfast.frontends.http.exchange import BodyBudget, Request
+from holdfast.frontends.http.pushing import Pushes
 from holdfast.frontends.http.schema import Info
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, TopicName
@@ -53,6 +54,7 @@ class Services:
         self.refused_connections = 0
         self.tails = 0
         self.metrics_source = metrics_source
+        self.pushes = Pushes(broker, log)
         self._waits: set[asyncio.Task[bool]] = set()
 
     def delivers_from(self, topic: str) -> TopicName:

@@ -26,6 +26,19 @@ SELECT topic_id, name, partition, position, move,
     pg_notify('holdfast', format('cursor %s %s %s %s %s', topic_id, name, partition, position, move))
 FROM moved
 
+-- name: take_cursor
+-- Moves a position if it stands where its taker read it ($4; NULL is nowhere), else not. No row: somebody was faster.
+WITH taken AS (
+    INSERT INTO holdfast.cursors AS c (topic_id, name, partition, position, move)
+    SELECT $1, $2, $3, $5::bigint, nextval('holdfast.cursor_moves') FROM holdfast.topics WHERE topic_id = $1
+    ON CONFLICT (topic_id, name, partition) DO UPDATE
+    SET position = excluded.position, move = nextval('holdfast.cursor_moves')
+    WHERE c.position = $4::bigint
+    RETURNING position, move
+)
+SELECT move, pg_notify('holdfast', format('cursor %s %s %s %s %s', $1::integer, $2::text, $3::integer, position, move))
+FROM taken
+
 -- name: delete_cursor
 WITH deleted AS (
     DELETE FROM holdfast.cursors WHERE topic_id = $1 AND name = $2 RETURNING partition

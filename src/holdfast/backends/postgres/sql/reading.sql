@@ -1,14 +1,14 @@
 -- name: read
 -- The rows between two offsets, up to so many bytes; the first one always.
-SELECT "offset", created_at, plain, value, key, headers, id
+SELECT "offset", created_at, plain, value, key, headers, id, transaction_id, trace_id
 FROM (
     SELECT
-        "offset", created_at, value, key, headers, id,
-        id IS NULL AND key IS NULL AND headers IS NULL AS plain,
+        "offset", created_at, value, key, headers, coalesce(id, id_uuid::text) AS id, transaction_id, trace_id,
+        id IS NULL AND id_uuid IS NULL AND key IS NULL AND headers IS NULL AS plain,
         sum(octet_length(value) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0))
             OVER (ORDER BY "offset" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM (
-        SELECT "offset", created_at, value, key, headers, id
+        SELECT "offset", created_at, value, key, headers, id, id_uuid, transaction_id, trace_id
         FROM holdfast.messages
         WHERE topic_id = $1 AND partition = $2 AND "offset" >= $3 AND "offset" < $4
     ) AS rows

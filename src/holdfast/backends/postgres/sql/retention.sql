@@ -41,8 +41,8 @@ SELECT summed.messages, moved.start_offset, moved.size_bytes,
 FROM moved, summed
 
 -- name: prune_ids
-DELETE FROM holdfast.ids WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.ids WHERE inserted_at < now() - $1::bigint * interval '1 millisecond'
+DELETE FROM holdfast.id_keys WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.id_keys WHERE inserted_at < now() - $1::bigint * interval '1 millisecond'
     ORDER BY inserted_at LIMIT $2
 ))
 
@@ -69,8 +69,8 @@ DELETE FROM holdfast.messages WHERE ctid = ANY (ARRAY(
 ))
 
 -- name: sweep_ids
-DELETE FROM holdfast.ids WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM holdfast.ids WHERE topic_id = $1 ORDER BY topic_id, partition, id LIMIT $2
+DELETE FROM holdfast.id_keys WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM holdfast.id_keys WHERE topic_id = $1 ORDER BY topic_id, partition, key LIMIT $2
 ))
 
 -- name: swept
@@ -79,5 +79,5 @@ DELETE FROM holdfast.ids WHERE ctid = ANY (ARRAY(
 DELETE FROM holdfast.deleted_topics WHERE topic_id = $1
 AND (SELECT topic_id FROM holdfast.messages WHERE topic_id = $1
      ORDER BY topic_id, partition, "offset" LIMIT 1) IS NULL
-AND (SELECT topic_id FROM holdfast.ids WHERE topic_id = $1
-     ORDER BY topic_id, partition, id LIMIT 1) IS NULL
+AND (SELECT topic_id FROM holdfast.id_keys WHERE topic_id = $1
+     ORDER BY topic_id, partition, key LIMIT 1) IS NULL

@@ -15,23 +15,24 @@ ORDER BY p.topic_id, p.partition
 FOR UPDATE OF p
 
 -- name: known_ids
--- The ids of each partition come as lines of one text: no id has a line break, and an array costs more to send.
--- What is older than the window is told as such, whether it was pruned yet or not. The limit is for the planner: each id
--- is looked up in the index, also in a table that it knows nothing of yet.
-SELECT wanted.topic_id, wanted.partition, line.id, found."offset",
+-- The keys of each partition come as lines of one text, in their order: an array costs more to send, and one look into
+-- the index finds all that stand side by side. What is older than the window is told as such, whether it was pruned yet or
+-- not. The limit is for the planner: that index, also of a table that it knows nothing of yet.
+SELECT wanted.topic_id, wanted.partition, found.key, found."offset",
     found.inserted_at > now() - $4::bigint * interval '1 millisecond' AS counts
 FROM unnest($1::integer[], $2::integer[], $3::text[]) AS wanted (topic_id, partition, lines)
-CROSS JOIN LATERAL unnest(string_to_array(wanted.lines, E'\n')) AS line (id)
 CROSS JOIN LATERAL (
-    SELECT ids."offset", ids.inserted_at FROM holdfast.ids
-    WHERE ids.topic_id = wanted.topic_id AND ids.partition = wanted.partition AND ids.id = line.id
-    LIMIT 1
+    SELECT ids.key, ids."offset", ids.inserted_at FROM holdfast.id_keys AS ids
+    WHERE ids.topic_id = wanted.topic_id AND ids.partition = wanted.partition
+        AND ids.key = ANY (string_to_array(wanted.lines, E'\n')::uuid[])
+    LIMIT 1000000
 ) AS found
 
 -- name: forget_ids
 -- They are used again, for other messages.
-DELETE FROM holdfast.ids USING unnest($1::integer[], $2::integer[], $3::text[]) AS old (topic_id, partition, id)
-WHERE ids.topic_id = old.topic_id AND ids.partition = old.partition AND ids.id = old.id
+DELETE FROM holdfast.id_keys AS ids
+USING unnest($1::integer[], $2::integer[], $3::uuid[]) AS old (topic_id, partition, key)
+WHERE ids.topic_id = old.topic_id AND ids.partition = old.partition AND ids.key = old.key
 
 -- name: finish
 -- The last step before the commit. No row comes back where the writer is not registered any more.

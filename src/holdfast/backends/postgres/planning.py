@@ -1,0 +1,175 @@
+"""What a transaction stores: which messages of the writes that wait are new, and where each will stand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from holdfast.backends.postgres import copying, rows
+from holdfast.backends.postgres.state import PartitionState
+from holdfast.broker import results
+from holdfast.model.ids import Offset
+from holdfast.model.messages import BatchPublished, Published
+from holdfast.wire import record_batch
+from holdfast.wire.push_batch import Pushed, PushedBatch
+
+# A partition: the number of its topic, and its own.
+Key = tuple[int, int]
+# By partition, what ids are recognised by, and the offsets of their messages.
+Offsets = dict[Key, dict[str, int]]
+
+
+class Write:
+    """A batch on its way: taken apart when it comes in, and what became of it.
+
+    It has one of `values` (messages that are nothing else), `pushed` (columns) and `messages` (whatever they may have).
+    """
+
+    __slots__ = (
+        "batch",
+        "count",
+        "future",
+        "has_ids",
+        "key",
+        "keys",
+        "messages",
+        "pushed",
+        "since_s",
+        "state",
+        "time",
+        "values",
+    )
+
+    def __init__(self, state: PartitionState, batch: bytearray, future: asyncio.Future[BatchPublished]) -> None:
+        self.state = state
+        self.key: Key = (state.topic_id, state.id.number)
+        self.batch = batch
+        self.future = future
+        self.since_s = time.monotonic()
+        head = record_batch.header(batch)
+        self.count = head.record_count
+        self.time = rows.timestamp(head.base_timestamp_ms)
+        self.values: list[bytes] | None = None
+        self.pushed: Pushed | None = None
+        self.messages: Sequence[rows.Message] = ()
+        # What each message is recognised by, if it has an id; of a pushed one that is the id itself.
+        self.keys: Sequence[str | None] = ()
+        if isinstance(batch, PushedBatch) and batch.pushed is not None:
+            self.pushed = batch.pushed
+            self.keys = self.pushed.ids
+        else:
+            self.values = record_batch.plain_values(batch)
+            if self.values is None:
+                self.messages = rows.messages_of(batch)
+                self.keys = [None if each.id is None else rows.id_key(each.id) for each in self.messages]
+        self.has_ids = any(self.keys)
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether it may have been stored before: not what was given its id a moment ago."""
+        return self.has_ids and (self.pushed is None or not self.pushed.is_fresh)
+
+    def refuse(self, error: BaseException) -> None:
+        results.refuse(self.future, error)
+
+
+class Stored(NamedTuple):
+    """One write's part of a transaction: its new rows from `base` on, and what its publisher is told."""
+
+    write: Write
+    base: int
+    fresh: int
+    size: int
+    published: BatchPublished
+    # For the driver, or columns of their own; and what is recognised from now on, with its offsets.
+    rows: rows.Rows
+    pushed: Pushed | None = None
+    keys: Sequence[str] = ()
+    key_offsets: Sequence[int] = ()
+
+
+def planned(write: Write, next_offset: int, known: dict[str, int], fresh: dict[str, int]) -> Stored:
+    """Which of a write's messages are new, and where each stands.
+
+    `known` is what was stored before, `fresh` what this transaction stores; it gets the new ones.
+    """
+    if write.pushed is not None:
+        return _planned_pushed(write, write.pushed, next_offset, known, fresh)
+    topic_id, number = write.key
+    if not write.has_ids:
+        published = results.regular(number, Offset(next_offset), write.count)
+        if write.values is not None:
+            size = sum(map(len, write.values))
+            made = rows.plain_rows(topic_id, number, next_offset, write.time, write.values)
+        else:
+            size = rows.size_of(write.messages)
+            made = rows.full_rows(topic_id, number, next_offset, write.messages)
+        return Stored(write, next_offset, write.count, size, published, made)
+    told, places = _told(write.keys, number, next_offset, known, fresh)
+    new = [write.messages[place] for place in places]
+    noted = {key: offset for offset, place in enumerate(places, next_offset) if (key := write.keys[place]) is not None}
+    made = rows.full_rows(topic_id, number, next_offset, new)
+    published = results.summary(number, told)
+    size = rows.size_of(new)
+    return Stored(write, next_offset, len(new), size, published, made, None, list(noted), list(noted.values()))
+
+
+def _planned_pushed(
+    write: Write, pushed: Pushed, next_offset: int, known: dict[str, int], fresh: dict[str, int]
+) -> Stored:
+    number = write.key[1]
+    new = dict(zip(pushed.ids, range(next_offset, next_offset + write.count), strict=True))
+    if len(new) == write.count and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new):
+        # All of them are new, as they nearly always are.
+        fresh.update(new)
+        published = results.regular(number, Offset(next_offset), write.count)
+    else:
+        told, places = _told(pushed.ids, number, next_offset, known, fresh)
+        published = results.summary(number, told)
+        if not places:
+            return Stored(write, next_offset, 0, 0, published, iter(()))
+        pushed = pushed.only(places)
+    count = len(pushed.ids)
+    offsets = range(next_offset, next_offset + count)
+    return Stored(write, next_offset, count, rows.pushed_size(pushed), published, iter(()), pushed, pushed.ids, offsets)
+
+
+def _told(
+    keys: Sequence[str | None], number: int, next_offset: int, known: dict[str, int], fresh: dict[str, int]
+) -> tuple[list[Published], list[int]]:
+    """What is told of each message, and the places of those that are new."""
+    told: list[Published] = []
+    places: list[int] = []
+    for place, key in enumerate(keys):
+        offset = None if key is None else known.get(key, fresh.get(key))
+        if offset is None:
+            offset = next_offset + len(places)
+            if key is not None:
+                fresh[key] = offset
+            places.append(place)
+            told.append(Published(partition=number, offset=Offset(offset)))
+        else:
+            told.append(Published(partition=number, offset=Offset(offset), duplicate=True))
+    return told, places
+
+
+def driver_rows(stored: Sequence[Stored]) -> rows.Rows:
+    """The rows of all parts but pushes, made as the driver takes them."""
+    return chain.from_iterable(part.rows for part in stored)
+
+
+def pushed_rows(stored: Sequence[Stored]) -> Iterator[bytes]:
+    """Those of pushes, one part after the other."""
+    for part in stored:
+        if part.pushed is not None:
+            yield copying.message_rows(*part.write.key, part.base, part.write.time, part.pushed)
+
+
+def key_rows(stored: Sequence[Stored]) -> Iterator[bytes]:
+    """The ids of all parts."""
+    for part in stored:
+        if part.keys:
+            yield copying.key_rows(*part.write.key, part.keys, part.key_offsets)

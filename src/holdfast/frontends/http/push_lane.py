@@ -1,0 +1,126 @@
+"""The short way for small pushes: one item a request is what most clients send, and a request costs more than its item.
+
+A push that arrives in one piece, with nothing unusual in its head, is answered without the parser, the task and the
+application that every other request gets. Whether a head is usual is found out once for each that differs in more than
+its length, and by rules that leave no doubt what the parser would have made of it; everything else, and every head
+that is in doubt, goes the general way. Both ways run the same checks and the same push, and answer the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from holdfast.frontends.http.errors import error_response
+from holdfast.frontends.http.exchange import JSON_TYPE, Response
+from holdfast.frontends.http.origin import OriginRule
+from holdfast.frontends.http.push import checked_items, response_of
+from holdfast.frontends.http.pushing import Outcome
+from holdfast.frontends.http.services import Services
+from holdfast.model.errors import HoldfastError, Internal
+from holdfast.model.limits import KIB
+
+FIRST_LINE: Final = b"POST /api/v1/push HTTP/1.1\r\n"
+OPERATION: Final = "push"
+
+_HEAD_END: Final = b"\r\n\r\n"
+_LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})\r\n")
+_FIELD: Final = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+): ?([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?\Z")
+# A head that has one of these is for somebody who understands it.
+_UNUSUAL: Final = frozenset((b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"te", b"trailer"))
+# Heads that are known to be usual; and how long one may be.
+_HEADS_MAX: Final = 256
+_HEAD_BYTES_MAX: Final = 4 * KIB
+
+
+class PushLane:
+    """What all connections of one address share."""
+
+    def __init__(self, services: Services, origin: OriginRule) -> None:
+        self._services = services
+        self._origin = origin
+        self._heads: dict[bytes, bool] = {}
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body of a request that may go this way; none if it may not."""
+        end = data.find(_HEAD_END, 0, _HEAD_BYTES_MAX)
+        if end < 0:
+            return None
+        length = _LENGTH.search(data, 0, end + 2)
+        if length is None or len(data) != end + len(_HEAD_END) + int(length[1]):
+            return None
+        # All but the length: it is the same for all requests of a client.
+        head = data[: length.start(1)] + data[length.end(1) : end]
+        is_usual = self._heads.get(head)
+        if is_usual is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            is_usual = self._heads[head] = self._is_usual(data[len(FIRST_LINE) : end])
+        return data[end + len(_HEAD_END) :] if is_usual else None
+
+    def _is_usual(self, lines: bytes) -> bool:
+        headers: dict[bytes, bytes] = {}
+        for line in lines.split(b"\r\n"):
+            field = _FIELD.match(line)
+            if field is None:
+                return False
+            name, value = field[1].lower(), field[2] or b""
+            if name in headers or name in _UNUSUAL:
+                return False
+            headers[name] = value
+        if headers.get(b"content-type") != JSON_TYPE.encode() or b"host" not in headers:
+            return False
+        if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
+            return False
+        try:
+            self._origin.check(headers, changes_state=True)
+        except HoldfastError:
+            return False
+        return True
+
+    def push(self, body: bytes, on_answer: Callable[[bytes], None]) -> bool:
+        """Push a body, and call back with what is to be written. False if it has to go the general way."""
+        services = self._services
+        try:
+            items = checked_items(services.broker, body)
+            if not items or any(item.queue != items[0].queue for item in items):
+                return False
+            services.budget.take(len(body))
+        except HoldfastError as error:
+            on_answer(self._refused(error))
+            return True
+        done = services.pushes.gather(items[0].queue, items, len(body))
+
+        def answer(finished: asyncio.Future[list[Outcome]]) -> None:
+            services.budget.bytes_used -= len(body)
+            on_answer(self._answer(finished))
+
+        done.add_done_callback(answer)
+        return True
+
+    def _answer(self, done: asyncio.Future[list[Outcome]]) -> bytes:
+        try:
+            return self._written(response_of(done.result()))
+        except HoldfastError as error:
+            return self._refused(error)
+        except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
+            self._services.log("http_request_failed", operation=OPERATION, error=repr(error))
+            return self._refused(Internal("the broker failed to do this; its log says why"))
+
+    def _refused(self, error: HoldfastError) -> bytes:
+        self._services.broker.stats.errors[error.code] += 1
+        return self._written(error_response(error))
+
+    def _written(self, response: Response) -> bytes:
+        self._services.answers[OPERATION, response.status] += 1
+        fields = b"".join(b"%b: %b\r\n" % field for field in response.headers)
+        return b"%bx-content-type-options: nosniff\r\n%bcontent-length: %d\r\n\r\n%b" % (
+            STATUS_LINE[response.status],
+            fields,
+            len(response.body),
+            response.body,
+        )

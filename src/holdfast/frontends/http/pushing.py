@@ -1,0 +1,156 @@
+"""Pushes on their way: what comes in one turn of the event loop becomes one write.
+
+A store that commits pays for each write, so requests of one item each, from many connections, are gathered. Items
+become columns here (`wire/push_batch.py`), and what became of each part is told to those who wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import uuid_utils
+
+from holdfast.broker.broker import Broker
+from holdfast.broker.publishing import PushedPart
+from holdfast.broker.results import spread
+from holdfast.frontends.http import schema
+from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import MIB
+from holdfast.model.push_ids import push_ids
+from holdfast.wire.push_batch import DEFAULT_PARTITION, Pushed
+
+# What is gathered of one turn of the loop before it is pushed.
+_GATHERED_ITEMS_MAX: Final = 5_000
+_GATHERED_BYTES_MAX: Final = 4 * MIB
+
+QUEUED: Final = "queued"
+DUPLICATE: Final = "duplicate"
+BUFFERED: Final = "buffered"
+FAILED: Final = "failed"
+
+
+class Outcome(NamedTuple):
+    """What became of one item; `error` where that is nothing."""
+
+    transaction_id: str
+    message_id: str
+    status: str
+    error: BaseException | None
+
+
+class _Waiting(NamedTuple):
+    """The items of one request that go to one queue."""
+
+    items: Sequence[schema.PushItem]
+    done: asyncio.Future[list[Outcome]]
+
+
+class Pushes:
+    """Everything that is being pushed through one front end."""
+
+    def __init__(self, broker: Broker, log: Callable[..., None]) -> None:
+        self._broker = broker
+        self._log = log
+        self._waiting: dict[str, list[_Waiting]] = {}
+        self._items = 0
+        self._bytes = 0
+
+    async def push(self, items: Sequence[schema.PushItem], size: int) -> list[Outcome]:
+        """What became of each, in their order. `size` is about what they take; who gives up is pushed all the same."""
+        if not items:
+            return []
+        queues = {item.queue for item in items}
+        if len(queues) == 1:
+            return await asyncio.shield(self.gather(queues.pop(), items, size))
+        by_queue: dict[str, list[int]] = {}
+        for place, item in enumerate(items):
+            by_queue.setdefault(item.queue, []).append(place)
+        parts = [
+            self.gather(queue, [items[place] for place in places], size // len(by_queue))
+            for queue, places in by_queue.items()
+        ]
+        found: dict[int, Outcome] = {}
+        for places, part in zip(by_queue.values(), parts, strict=True):
+            found |= zip(places, await asyncio.shield(part), strict=True)
+        return [found[place] for place in range(len(items))]
+
+    def gather(self, queue: str, items: Sequence[schema.PushItem], size: int) -> asyncio.Future[list[Outcome]]:
+        """Items of one queue, of about that size, which are pushed at the end of this turn of the loop."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self.flush)
+        done: asyncio.Future[list[Outcome]] = loop.create_future()
+        self._waiting.setdefault(queue, []).append(_Waiting(items, done))
+        self._items += len(items)
+        self._bytes += size
+        if self._items > _GATHERED_ITEMS_MAX or self._bytes > _GATHERED_BYTES_MAX:
+            self.flush()
+        return done
+
+    def flush(self) -> None:
+        """Push what was gathered."""
+        waiting, self._waiting = self._waiting, {}
+        self._items = self._bytes = 0
+        for queue, requests in waiting.items():
+            self._push(queue, requests)
+
+    def _push(self, queue: str, requests: list[_Waiting]) -> None:
+        items = requests[0].items if len(requests) == 1 else [item for each in requests for item in each.items]
+        pushed = _columns(items)
+        parts: asyncio.Future[list[PushedPart]]
+        try:
+            parts = self._broker.publish_pushed(queue, pushed)
+        except Exception as error:  # noqa: BLE001 - whoever waits is told, also of a bug
+            if len(requests) > 1:
+                # What is too much together may be right one by one; what is wrong with one is not the others' fault.
+                for each in requests:
+                    self._push(queue, [each])
+                return
+            if not isinstance(error, HoldfastError):
+                self._log("http_request_failed", operation="push", error=repr(error))
+            parts = asyncio.get_running_loop().create_future()
+            parts.set_exception(error)
+        parts.add_done_callback(lambda done: _settle(requests, pushed, done))
+
+
+def _columns(items: Sequence[schema.PushItem]) -> Pushed:
+    """Items as columns, each with its id; those without a transaction id get one."""
+    partitions = [item.partition or DEFAULT_PARTITION for item in items]
+    given = [item.transactionId for item in items]
+    is_fresh = not any(given)
+    transaction_ids = [each or str(uuid_utils.uuid7()) for each in given]
+    return Pushed(
+        partitions,
+        [bytes(item.payload) for item in items],
+        push_ids(partitions, transaction_ids),
+        transaction_ids,
+        [item.traceId or None for item in items],
+        is_fresh,
+    )
+
+
+def _settle(requests: Sequence[_Waiting], pushed: Pushed, done: asyncio.Future[list[PushedPart]]) -> None:
+    """Tell each request what became of its items."""
+    statuses: list[str] = [QUEUED] * len(pushed.names)
+    errors: list[BaseException | None] = [None] * len(pushed.names)
+    failure = asyncio.CancelledError() if done.cancelled() else done.exception()
+    parts = [PushedPart(range(len(pushed.names)), failure)] if failure is not None else done.result()
+    for places, fate in parts:
+        if isinstance(fate, BaseException):
+            for place in places:
+                statuses[place], errors[place] = FAILED, fate
+        elif fate.buffered:
+            for place in places:
+                statuses[place] = BUFFERED
+        elif fate.duplicates:
+            for place, published in zip(places, spread(fate), strict=True):
+                statuses[place] = DUPLICATE if published.duplicate else QUEUED
+    outcomes = list(map(Outcome, pushed.transaction_ids, pushed.ids, statuses, errors))
+    start = 0
+    for request in requests:
+        end = start + len(request.items)
+        if not request.done.done():
+            request.done.set_result(outcomes[start:end])
+        start = end
