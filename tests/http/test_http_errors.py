@@ -237,7 +237,7 @@ def test_ready_says_why_not(server: Server, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(server.broker.backend, "problem", lambda: "the disk is full")
     answer = server.get("/ready")
     assert (answer.status, answer.json) == (503, {"ready": False, "reason": "the disk is full"})
-    assert server.get("/health").json == {"status": "alive"}
+    assert server.get("/health").json == {"status": "alive", "database": "disconnected"}
 
 
 def test_info_says_who_answers(server: Server) -> None:
