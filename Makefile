@@ -11,8 +11,10 @@ SEEDS ?= 2000
 ROUNDS ?= 20
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
+# How many outages `make chaos-outage` goes through.
+OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants chaos chaos-pair demo-failover clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants chaos chaos-pair chaos-outage demo-failover demo-outage clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +43,9 @@ demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 demo-cluster: $(VENV)/.broker  ## watch a cluster lose its leader and no message
 	$(BIN)/holdfast demo cluster
 
+demo-outage: setup  ## watch a broker lose its database, die too, and lose no message
+	$(BIN)/holdfast demo outage
+
 fuzz: setup  ## throw garbage at every parser
 	$(BIN)/python -m fuzz --seconds 60
 
@@ -58,6 +63,9 @@ sim-pair-mutants: setup  ## plant bugs in the pair and see that the simulator fi
 
 chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
 	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)
+
+chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=100 times in a row
+	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each
 	$(BIN)/python -m chaos --rounds $(ROUNDS)

@@ -27,16 +27,16 @@ _UNMOUNT_S: Final = 20.0
 class Disk:
     """What is mounted at a node's data directory."""
 
-    def __init__(self, place: Path, kind: DiskKind) -> None:
+    def __init__(self, place: Path, kind: DiskKind, size_bytes: int = _SIZE_BYTES) -> None:
         self.place = place
         self.kind = kind
         self._image = place.with_name(f"{place.name}.image")
         place.mkdir(parents=True, exist_ok=True)
         if kind == "small":
-            call("mount", "-t", "tmpfs", "-o", f"size={_SIZE_BYTES}", "tmpfs", str(place))
+            call("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place))
         elif kind == "power":
             with self._image.open("wb") as file:
-                file.truncate(_SIZE_BYTES)
+                file.truncate(size_bytes)
             call("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", str(self._image))
             self._mount()
 

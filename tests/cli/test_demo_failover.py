@@ -51,8 +51,8 @@ def test_every_flaw_is_seen(numbers: tuple[int, ...], flaw: str) -> None:
 
 def test_message_that_was_never_acknowledged_is_not_lost() -> None:
     score = FailoverScore(sent={1: 0.0, 2: 0.1}, acknowledged=[1], refused=1, arrivals=[Arrival(1, 0.1, "primary")])
-    assert score.is_flawless and "1 message were not acknowledged" not in failover_view.summary(FailoverScore())
-    assert "not acknowledged in time" in failover_view.summary(score)
+    assert score.is_flawless and "Not acknowledged" not in failover_view.summary(FailoverScore())
+    assert "Not acknowledged in time: 1 message" in failover_view.summary(score)
 
 
 def test_picture_shows_every_message_in_the_colour_of_its_broker() -> None:

@@ -114,7 +114,7 @@ def test_setting_has_its_names_and_its_default(name: str) -> None:
     _, environment, flag, default, meaning = _rows()[name][:5]
     assert environment == f"`HOLDFAST_{name.upper()}`"
     dashed = name.replace("_", "-")
-    assert flag == (f"`--{dashed}`, `--no-{dashed}`" if settings.kind(name) is bool else f"`--{dashed}`")
+    assert flag == (f"`--{dashed}`, `--no-{dashed}`" if settings.is_switch(name) else f"`--{dashed}`")
     assert default.strip("`") == settings.default_text(name)
     assert meaning
 

@@ -11,6 +11,9 @@ from typing import Any
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.spill.backend import SpillBackend
+from holdfast.backends.spill.log_target import LogTarget
+from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -47,6 +50,23 @@ async def open_postgres(path: Path, clock: Clock) -> PostgresBackend:
     return backend
 
 
+class Spilled(SpillBackend):
+    """A backend with a spill around it, stopped together."""
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.inner.stop()  # type: ignore[attr-defined]
+
+
+async def open_spilled(path: Path, clock: Clock, *, open_inner: Open) -> Spilled:
+    inner = await open_inner(path, clock)
+    directory = path / "spill"
+    target = inner.replaying if isinstance(inner, PostgresBackend) else LogTarget(inner, directory)
+    spilled = Spilled(inner, target, SpillSettings(directory), now_ms=clock)
+    await spilled.start()
+    return spilled
+
+
 Open = Callable[[Path, Clock], Awaitable[Any]]
 
 ALONE: dict[str, Open] = {
@@ -54,7 +74,12 @@ ALONE: dict[str, Open] = {
     "alone-interval": partial(open_alone, sync="interval:20"),
     "alone-none": partial(open_alone, sync="none"),
 }
-BACKENDS: dict[str, Open] = {**ALONE, "postgres": open_postgres}
+BACKENDS: dict[str, Open] = {
+    **ALONE,
+    "postgres": open_postgres,
+    "alone-spill": partial(open_spilled, open_inner=partial(open_alone, sync="group")),
+    "postgres-spill": partial(open_spilled, open_inner=open_postgres),
+}
 
 
 @dataclass

@@ -38,4 +38,4 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     made = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
     await made.start()
     yield made
-    made.kill_if_running()
+    made.kill()

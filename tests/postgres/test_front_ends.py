@@ -58,7 +58,7 @@ async def test_each_message_is_processed_once_while_brokers_come_and_go(tmp_path
                 await asyncio.sleep(0.2)
             first = await subscriber.lines(100)
             await two.node.stage.stop()  # type: ignore[union-attr]
-            await two.node.backend.holding.leave(two.node.backend.writer.id)  # type: ignore[attr-defined]
+            await two.node.backend.inner.holding.leave(two.node.backend.inner.writer.id)  # type: ignore[attr-defined]
             lines = sorted(first + await subscriber.lines(100))
             assert lines == sorted(b"MESSAGE|jobs|job %d" % number for number in range(200))
     counted = await query(url, "SELECT count(*) FROM holdfast.queue_messages WHERE queue = 'jobs.processed'")
@@ -67,7 +67,7 @@ async def test_each_message_is_processed_once_while_brokers_come_and_go(tmp_path
 
 async def test_broker_without_its_database_answers_everybody(tmp_path: Path, server: Server) -> None:
     server.kill()
-    async with serving(tmp_path, store=server.url, compute_ms="0:0", processor_workers=1) as broker:
+    async with serving(tmp_path, store=server.url, spill=False, compute_ms="0:0", processor_workers=1) as broker:
         async with await broker.connect() as client:
             assert await client.error_of(b"PUBLISH|orders|x") == "unavailable"
             assert await client.error_of(b"SUBSCRIBE|orders") == "unavailable"
@@ -90,7 +90,7 @@ async def test_broker_without_its_database_answers_everybody(tmp_path: Path, ser
 
 
 async def test_clients_are_told_of_an_outage_and_served_after_it(tmp_path: Path, server: Server) -> None:
-    async with serving(tmp_path, store=server.url, store_timeout_ms=500) as broker:
+    async with serving(tmp_path, store=server.url, spill=False, store_timeout_ms=500) as broker:
         subscriber, publisher = await broker.subscribe(b"orders"), await broker.connect()
         async with subscriber, publisher:
             assert await publisher.ask(b"PUBLISH|orders|before") == PUBACK

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import hashlib
-import os
 import shutil
 import signal
 import subprocess
@@ -37,38 +36,20 @@ class Server:
 
     def __init__(self, path: Path, *settings: str) -> None:
         self.path = path
-        self._server = EmbeddedServer(path, "max_connections=60", *settings)
+        self._server = EmbeddedServer(path, "max_connections=60", *settings, comes_back=False)
         self.url = ""
 
     async def start(self) -> str:
         if not self.path.exists():
             subprocess.run(["cp", "-a", _made(), self.path], check=True)  # noqa: ASYNC221 - a tenth of a second
         self.url = await self._server.start()
-        keeper, self._server._keeper = self._server._keeper, None
-        assert keeper is not None
-        keeper.cancel()
         return self.url
 
     async def stop(self) -> None:
         await self._server.stop()
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """The whole of it, as the kernel or a power failure would."""
-        for pid in self.pids():
-            os.kill(pid, number)
-        if number == signal.SIGKILL:
-            assert self._server._process is not None
-            self._server._process.wait(10)
-
-    def kill_if_running(self) -> None:
-        process = self._server._process
-        if process is not None and process.poll() is None:
-            self.kill()
-
-    def pids(self) -> list[int]:
-        """The server and its sessions."""
-        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
-        return [self._server.pid, *map(int, children)]
+        self._server.kill(number)
 
 
 @cache

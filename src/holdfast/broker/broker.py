@@ -68,7 +68,7 @@ class Broker:
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self._publisher.publish_forwarded)
-        backend.watch_deletions(self._publisher.forget_topic)
+        backend.watch_deletions(self._publisher.topics.forget)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Broker:
         """The topic, created if it is missing and topics may be created by use."""
         checked = names.topic_name(name)
         if self.backend.topic(checked) is None and self.auto_create:
-            await self._publisher.ensure_topic(checked)
+            await self._publisher.topics.ensure(checked)
         return self._topic(checked)
 
     # --- publishing -------------------------------------------------------------------------------
@@ -126,10 +126,16 @@ class Broker:
         return self._publisher.publish_values(topic, values)
 
     def publish(
-        self, topic: str, messages: Sequence[NewMessage], partition: int | None = None
+        self, topic: str, messages: Sequence[NewMessage], partition: int | None = None, *, may_be_lost: bool = False
     ) -> asyncio.Future[list[Published]]:
-        """Messages with keys, ids and headers; the results come in their order once all are durable."""
-        return self._publisher.publish(topic, messages, partition)
+        """Messages with keys, ids and headers; the results come in their order once all are durable.
+        `may_be_lost` (qos 0): where there is a spill, they are acknowledged before they are anywhere but in memory.
+        """
+        return self._publisher.publish(topic, messages, partition, may_be_lost=may_be_lost)
+
+    def take_losable_with(self, push: Callable[[PartitionId, bytearray], BatchPublished]) -> None:
+        """What may be lost is given to this from now on."""
+        self._publisher.push_losable = push
 
     def publish_batches(
         self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
@@ -137,9 +143,11 @@ class Broker:
         """Record batches that a client built; all are checked before the first is stored."""
         return self._publisher.publish_batches(topic, partition, batches)
 
-    def publish_pushed(self, topic: str, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+    def publish_pushed(
+        self, topic: str, pushed: Pushed, *, may_be_lost: bool = False
+    ) -> asyncio.Future[list[PushedPart]]:
         """Messages of a push, as columns; what became of each partition's part, once all of that is known."""
-        return self._publisher.publish_pushed(topic, pushed)
+        return self._publisher.publish_pushed(topic, pushed, may_be_lost=may_be_lost)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -399,7 +407,7 @@ class Broker:
 
     def ready_problem(self) -> str | None:
         """Why publishes are not taken now; `None` if they are."""
-        return "the broker is shutting down" if self._publisher.is_closed else self.backend.problem()
+        return "the broker is shutting down" if self._publisher.topics.is_closed else self.backend.problem()
 
     async def stand_by(self) -> None:
         """One round of getting ready to lead what other nodes lead now."""
@@ -407,7 +415,7 @@ class Broker:
 
     def refuse_publishes(self, but_for: Callable[[TopicName], bool] = lambda name: False) -> None:
         """The first step of leaving: nothing new is taken, but for what finishes what was taken before."""
-        self._publisher.close(but_for)
+        self._publisher.topics.close(but_for)
 
     # --- inner ------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ order of its calls. What is still open then is only when they are durable, which
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
@@ -15,18 +14,14 @@ from typing import NamedTuple
 from holdfast.broker import admit, results
 from holdfast.broker.backend import Backend
 from holdfast.broker.dedupe_windows import DedupeWindows
-from holdfast.broker.gates import Gates
+from holdfast.broker.open_topics import OpenTopics
 from holdfast.broker.results import Gathered, then
 from holdfast.broker.stats import BrokerStats
-from holdfast.model import names
 from holdfast.model.errors import (
     BadBatch,
     BadMessageId,
     HoldfastError,
     NotLeader,
-    ShuttingDown,
-    TopicExists,
-    TopicNotFound,
 )
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, Published
@@ -83,36 +78,25 @@ class Publisher:
         self._settings = settings
         self._stats = stats
         self._now_ms = now_ms
-        self._create_topic = create_topic
-        self._gates = Gates()
         self._windows = DedupeWindows(
             backend, now_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
         )
-        self._rotation: dict[TopicName, int] = {}
-        # Of topics that have just one, so that it is not made anew for each message.
-        self._only_partition: dict[TopicName, PartitionId] = {}
-        self._still_taken: Callable[[TopicName], bool] | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._still_taken is not None
-
-    def close(self, but_for: Callable[[TopicName], bool]) -> None:
-        """Refuse publishes from now on, but for those to topics that `but_for` says yes to."""
-        self._still_taken = but_for
+        self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
+        # Takes what may be lost, at once; none where everything is stored as it should be.
+        self.push_losable: Callable[[PartitionId, bytearray], BatchPublished] | None = None
 
     # --- values only ------------------------------------------------------------------------------
 
     def publish_values(self, topic_text: str, values: Sequence[bytes]) -> Publishing:
         """Store messages that are nothing but a value, all in one partition."""
         admit.check_values(values, self._settings.message_bytes_max)
-        topic = self._open_topic(topic_text)
+        topic = self.topics.open(topic_text)
         if topic is None:
             name = TopicName(topic_text)
-            return Publishing(0, self._gates.behind(name, lambda: self._append_values(PartitionId(name, 0), values)))
-        partition = self._only_partition.get(topic.name)
-        if partition is None:
-            partition = PartitionId(topic.name, self._any_partition(topic))
+            return Publishing(
+                0, self.topics.gates.behind(name, lambda: self._append_values(PartitionId(name, 0), values))
+            )
+        partition = self.topics.partition_for_values(topic)
         return Publishing(partition.number, self._append_values(partition, values))
 
     def _append_values(self, partition: PartitionId, values: Sequence[bytes]) -> asyncio.Future[Offset]:
@@ -128,19 +112,31 @@ class Publisher:
     # --- keys, ids, headers -----------------------------------------------------------------------
 
     def publish(
-        self, topic_text: str, messages: Sequence[NewMessage], partition: int | None = None
+        self,
+        topic_text: str,
+        messages: Sequence[NewMessage],
+        partition: int | None = None,
+        *,
+        may_be_lost: bool = False,
     ) -> asyncio.Future[list[Published]]:
-        """Store messages; all are checked before the first is stored."""
+        """Store messages; all are checked before the first is stored. See `Broker.publish` for `may_be_lost`."""
         admit.check_messages(messages, self._settings.message_bytes_max)
         needs_windows = any(message.id is not None for message in messages)
-        topic = self._open_topic(topic_text, needs_windows=needs_windows)
+        topic = self.topics.open(topic_text, needs_windows=needs_windows)
         if topic is None:
             name = TopicName(topic_text)
-            return self._gates.behind(name, lambda: self._append_messages(self._existing(name), messages, partition))
-        return self._append_messages(topic, messages, partition)
+            append = functools.partial(self._append_messages, messages=messages, partition=partition)
+            return self.topics.gates.behind(name, lambda: append(self.topics.existing(name), may_be_lost=may_be_lost))
+        return self._append_messages(topic, messages, partition, may_be_lost=may_be_lost)
 
     def _append_messages(
-        self, topic: Topic, messages: Sequence[NewMessage], partition: int | None, *, is_due: bool = False
+        self,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        partition: int | None,
+        *,
+        is_due: bool = False,
+        may_be_lost: bool = False,
     ) -> asyncio.Future[list[Published]]:
         if partition is not None:
             admit.check_partition(topic, partition)
@@ -150,13 +146,34 @@ class Publisher:
         for place, message in enumerate(messages):
             number = partition if partition is not None else admit.partition_of(topic, message)
             if number is None:
-                anywhere = self._any_partition(topic) if anywhere is None else anywhere
+                anywhere = self.topics.any_partition(topic) if anywhere is None else anywhere
                 number = anywhere
             groups.setdefault(number, []).append(place)
         gathered.parts = len(groups)
         for number, places in groups.items():
+            if may_be_lost and self.push_losable is not None:
+                self._push_losable(self.push_losable, PartitionId(topic.name, number), messages, places, gathered)
+                continue
             self._append_group(PartitionId(topic.name, number), messages, places, gathered, is_due=is_due)
         return gathered.future
+
+    def _push_losable(
+        self,
+        push: Callable[[PartitionId, bytearray], BatchPublished],
+        partition: PartitionId,
+        messages: Sequence[NewMessage],
+        places: list[int],
+        gathered: Gathered,
+    ) -> None:
+        batch = batch_builder.build_batch([messages[place] for place in places], self._now_ms())
+        try:
+            taken = push(partition, batch)
+        except HoldfastError as error:
+            gathered.fail(error)
+            return
+        self._stats.count_publish(len(places), len(batch))
+        for place, result in zip(places, results.spread(taken), strict=True):
+            gathered.settle(place, result)
 
     def _append_group(
         self,
@@ -214,28 +231,37 @@ class Publisher:
 
     # --- pushed, as columns -----------------------------------------------------------------------
 
-    def publish_pushed(self, topic_text: str, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+    def publish_pushed(
+        self, topic_text: str, pushed: Pushed, *, may_be_lost: bool = False
+    ) -> asyncio.Future[list[PushedPart]]:
         """Store pushed messages; all are checked before the first is stored. Each partition's part has its own fate."""
         admit.check_pushed(pushed, self._settings.message_bytes_max)
-        topic = self._open_topic(topic_text, needs_windows=True)
+        topic = self.topics.open(topic_text, needs_windows=True)
+        append = functools.partial(self._append_pushed, pushed=pushed, may_be_lost=may_be_lost)
         if topic is None:
             name = TopicName(topic_text)
-            return self._gates.behind(name, lambda: self._append_pushed(self._existing(name), pushed))
-        return self._append_pushed(topic, pushed)
+            return self.topics.gates.behind(name, lambda: append(self.topics.existing(name)))
+        return append(topic)
 
-    def _append_pushed(self, topic: Topic, pushed: Pushed) -> asyncio.Future[list[PushedPart]]:
+    def _append_pushed(self, topic: Topic, pushed: Pushed, *, may_be_lost: bool) -> asyncio.Future[list[PushedPart]]:
         places = admit.places_of(topic, pushed.names)
         parts = [
-            self._append_part(PartitionId(topic.name, number), pushed.only(each)) for number, each in places.items()
+            self._append_part(PartitionId(topic.name, number), pushed.only(each), may_be_lost=may_be_lost)
+            for number, each in places.items()
         ]
         promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
         results.then_all(parts, promise, lambda fates: list(map(PushedPart, places.values(), fates)))
         return promise
 
-    def _append_part(self, partition: PartitionId, pushed: Pushed) -> asyncio.Future[BatchPublished]:
+    def _append_part(
+        self, partition: PartitionId, pushed: Pushed, *, may_be_lost: bool
+    ) -> asyncio.Future[BatchPublished]:
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
         try:
-            if self._is_elsewhere(partition):
+            if may_be_lost and self.push_losable is not None:
+                batch = push_batch.build(pushed, self._now_ms())
+                promise.set_result(self._counted(len(batch))(self.push_losable(partition, batch)))
+            elif self._is_elsewhere(partition):
                 batch = push_batch.build(pushed, self._now_ms())
                 then(self._backend.forward(partition, batch, has_ids=True), promise, self._counted(len(batch)))
             else:
@@ -289,7 +315,7 @@ class Publisher:
         """Store batches that a client built; they stay as they are unless some of it is there already."""
         prepared = [self._prepared(batch) for batch in batches]
         needs_windows = any(each.messages_with_ids is not None for each in prepared)
-        topic = self._open_topic(topic_text, needs_windows=needs_windows)
+        topic = self.topics.open(topic_text, needs_windows=needs_windows)
         partition = PartitionId(TopicName(topic_text), number)
         if topic is not None:
             admit.check_partition(topic, number)
@@ -300,14 +326,14 @@ class Publisher:
     def publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """Store a batch whose turn it is; where this node does not lead, that is `NotLeader`."""
         prepared = self._prepared(batch)
-        topic = self._open_topic(partition.topic, needs_windows=prepared.messages_with_ids is not None)
+        topic = self.topics.open(partition.topic, needs_windows=prepared.messages_with_ids is not None)
         return self._append_when_open(topic, partition, prepared, is_due=True)
 
     def _append_when_open(
         self, topic: Topic | None, partition: PartitionId, prepared: _Prepared, *, is_due: bool = False
     ) -> asyncio.Future[BatchPublished]:
         start = functools.partial(self._append_batch, partition, *prepared, is_due=is_due)
-        return start() if topic is not None else self._gates.behind(partition.topic, start)
+        return start() if topic is not None else self.topics.gates.behind(partition.topic, start)
 
     def _append_batches(
         self, partition: PartitionId, prepared: list[_Prepared]
@@ -349,7 +375,7 @@ class Publisher:
         *,
         is_due: bool,
     ) -> asyncio.Future[BatchPublished]:
-        topic = self._existing(partition.topic)
+        topic = self.topics.existing(partition.topic)
         admit.check_partition(topic, partition.number)
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
         is_elsewhere = not is_due and self._is_elsewhere(partition)
@@ -372,60 +398,9 @@ class Publisher:
 
     # --- topics and windows -----------------------------------------------------------------------
 
-    def _open_topic(self, text: str, *, needs_windows: bool = False) -> Topic | None:
-        """The topic, ready to be published to; `None` if the caller has to wait behind its gate."""
-        if self._still_taken is not None and not self._still_taken(TopicName(text)):
-            raise ShuttingDown("the broker is shutting down; publish to another or try again later")
-        topic = self._backend.topic(TopicName(text))
-        if topic is None:
-            name = names.topic_name(text)
-            if not self._gates.is_closed(name):
-                if not self._settings.auto_create:
-                    raise TopicNotFound(f"there is no topic {name}; create it first (auto-create is off)")
-                self._gates.close_while(name, lambda: self._create(name))
-            return None
-        if self._gates.is_closed(topic.name):
-            return None
-        if needs_windows and self._windows.missing(topic):
-            self._gates.close_while(topic.name, lambda: self._windows.load(topic))
-            return None
-        return topic
-
-    async def ensure_topic(self, name: TopicName) -> None:
-        """Create a topic that is about to be used."""
-        if not self._gates.is_closed(name):
-            self._gates.close_while(name, lambda: self._create(name))
-        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ready.set_result(None)
-        await self._gates.behind(name, lambda: ready)
-
-    async def _create(self, name: TopicName) -> None:
-        with contextlib.suppress(TopicExists):  # somebody else was faster: just as good
-            await self._create_topic(name, TopicConfig())
-        await self._windows.load(self._existing(name))
-
     async def warm_windows(self) -> None:
         """Know the ids of partitions that other nodes lead, should this one have to lead them next."""
         await self._windows.warm()
-
-    def forget_topic(self, name: TopicName) -> None:
-        """A deleted topic's ids mean nothing to a new one of the same name."""
-        self._rotation.pop(name, None)
-        self._only_partition.pop(name, None)
-        self._windows.forget(name)
-
-    def _existing(self, name: TopicName) -> Topic:
-        topic = self._backend.topic(name)
-        if topic is None:
-            raise TopicNotFound(f"topic {name} was deleted")
-        return topic
-
-    def _any_partition(self, topic: Topic) -> int:
-        if topic.config.partitions == 1:
-            self._only_partition[topic.name] = PartitionId(topic.name, 0)
-            return 0
-        self._rotation[topic.name] = number = (self._rotation.get(topic.name, -1) + 1) % topic.config.partitions
-        return number
 
 
 def _given_id(record: record_batch.Record) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.model.errors import LeaderChanged, StorageFailed, Unavailable
-from holdfast.model.ids import Offset
+from holdfast.model.ids import NO_OFFSET, Offset
 from holdfast.model.messages import BatchPublished, Published
 
 S = TypeVar("S")
@@ -109,6 +109,8 @@ def spread(published: BatchPublished) -> list[Published]:
     New messages got offsets behind all that were there, so of the offsets the highest ones are theirs.
     """
     partition = published.partition
+    if published.buffered:
+        return [Published(partition=partition, offset=NO_OFFSET)] * published.count
     if published.offsets is None:
         first = published.base_offset
         return [Published(partition=partition, offset=Offset(first + place)) for place in range(published.count)]

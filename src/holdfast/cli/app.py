@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import check, cluster, config, cursors, doctor, pair, publish, serve, subscribe, topics
+from holdfast.cli import check, cluster, config, cursors, doctor, pair, publish, serve, spill, subscribe, topics
 from holdfast.cli.bench import commands as bench
 from holdfast.cli.demo import commands as demo
 from holdfast.cli.up import command as up
@@ -36,6 +36,7 @@ app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(bench.app, name="bench")
 app.add_typer(demo.app, name="demo")
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
+app.add_typer(spill.app, name="spill")
 app.add_typer(config.app, name="config")
 
 

@@ -15,7 +15,7 @@ import typer
 from holdfast.cli import output, pacing, session, sources
 from holdfast.cli.options import SERVER_DEFAULT, Server, Topic, examples
 from holdfast.cli.pair_options import Addresses, checked_addresses, is_address
-from holdfast.cli.publishing import Publisher
+from holdfast.cli.publishing import BUFFERED, Publisher
 from holdfast.cli.quantities import duration_s, plural, rate_per_s
 
 if TYPE_CHECKING:
@@ -220,7 +220,9 @@ def _show(topic: str, published: Sequence[Published], *, as_json: bool) -> None:
     for one in published:
         if as_json:
             place = {"topic": topic, "partition": one.partition, "offset": one.offset, "duplicate": one.duplicate}
-            output.print_json(place)
+            output.print_json({**place, "buffered": True} if one.buffered else place)
+        elif one.buffered:
+            print(f"{topic}/{one.partition} {BUFFERED}", flush=True)
         else:
             before = " (was there before)" if one.duplicate else ""
             print(f"{topic}/{one.partition} at offset {one.offset}{before}", flush=True)

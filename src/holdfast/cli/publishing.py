@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from holdfast.cli.quantities import plural
 from holdfast.model.errors import HoldfastError
@@ -25,6 +25,10 @@ class Stopped(HoldfastError):
         self.code = cause.code  # type: ignore[misc]
 
 
+# Of a message that the broker has and its store has not.
+BUFFERED: Final = "is kept until its store is back"
+
+
 class Range(NamedTuple):
     """Where the messages of one partition stand: the first and the last offset, and how many they are."""
 
@@ -39,6 +43,8 @@ class Summary(NamedTuple):
     duplicates: int
     ranges: dict[int, Range]
     seconds: float
+    # Kept by the broker until its store is back: they have no offsets yet.
+    buffered: int = 0
 
     def as_object(self) -> dict[str, Any]:
         partitions = [{"partition": number, **taken._asdict()} for number, taken in sorted(self.ranges.items())]
@@ -46,12 +52,17 @@ class Summary(NamedTuple):
             "topic": self.topic,
             "messages": self.messages,
             "duplicates": self.duplicates,
+            **({"buffered": self.buffered} if self.buffered else {}),
             "partitions": partitions,
             "seconds": round(self.seconds, 6),
         }
 
     def as_text(self) -> str:
         before = f", {self.duplicates:,} of them were there before" if self.duplicates else ""
+        if self.buffered:
+            before += f", {self.buffered:,} of them are kept until the store is back"
+        if self.messages == 1 and self.buffered:
+            return f"{self.topic}: the message {BUFFERED}"
         if self.messages == 1:
             ((partition, taken),) = self.ranges.items()
             was_there = " (was there before)" if self.duplicates else ""
@@ -94,6 +105,7 @@ class Publisher:
         self._partition = partition
         self._retry_safe = retry_safe
         self._duplicates = 0
+        self._buffered = 0
         self._ranges: dict[int, Range] = {}
 
     def publish(self, values: Sequence[bytes]) -> Sequence[Published]:
@@ -108,7 +120,7 @@ class Publisher:
         return results
 
     def summary(self, seconds: float) -> Summary:
-        return Summary(self.topic, self.acknowledged, self._duplicates, self._ranges, seconds)
+        return Summary(self.topic, self.acknowledged, self._duplicates, self._ranges, seconds, self._buffered)
 
     def _publish(self, values: Sequence[bytes]) -> Sequence[Published]:
         from holdfast.client import NewMessage
@@ -138,6 +150,9 @@ class Publisher:
         self.acknowledged += len(results)
         by_partition: dict[int, list[int]] = {}
         for each in results:
+            if each.buffered:
+                self._buffered += 1
+                continue
             by_partition.setdefault(each.partition, []).append(each.offset)
             self._duplicates += each.duplicate
         for partition, offsets in by_partition.items():

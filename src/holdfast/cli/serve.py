@@ -36,7 +36,7 @@ def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
     flags = []
     for name in node_config.SETTINGS:
         flag = "--" + name.replace("_", "-")
-        is_switch = settings.kind(name) is bool
+        is_switch = settings.is_switch(name)
         declarations = [f"{flag}/--no-{flag[2:]}"] if is_switch else [flag]
         option = typer.Option(*declarations, help=_help(name), rich_help_panel=SETTINGS_PANEL, show_default=False)
         kind: Any = bool | None if is_switch else str | None

@@ -34,6 +34,11 @@ def kind(name: str) -> Any:
     return hints()[name].__origin__
 
 
+def is_switch(name: str) -> bool:
+    """Whether a setting is turned on and off, and has a flag for each."""
+    return kind(name) in (bool, bool | None)
+
+
 def description(name: str) -> str:
     """What a setting is for."""
     return next(str(meta.description) for meta in hints()[name].__metadata__ if hasattr(meta, "description"))

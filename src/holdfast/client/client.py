@@ -83,6 +83,9 @@ class Client:
     ) -> Published:
         """Store one message; returns where it stands once it is durable.
 
+        While its store is away a broker may keep messages and give them their places later: the result is then
+        `buffered`, and its offset `NO_OFFSET`.
+
         `value` is bytes, text, or anything that is JSON. Without an `id` the message gets one, so that
         it can be sent again after a lost connection and is still stored once; `retry_safe=False` leaves
         that out, and a lost connection is then `OutcomeUnknown`. Calls made at the same time travel

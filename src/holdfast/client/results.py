@@ -9,7 +9,8 @@ from typing import overload
 from holdfast.model.ids import Offset
 from holdfast.model.messages import Published
 
-_UNKNOWN = -1
+# Not an offset, and not `NO_OFFSET` either.
+_UNKNOWN = -2
 
 
 class PublishResults(Sequence[Published]):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from holdfast.client.encoding import IdMaker
 from holdfast.model.errors import RemoteError
+from holdfast.model.ids import NO_OFFSET
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire.batch_builder import build_batch, build_values
 
@@ -19,7 +20,10 @@ Messages = Sequence[NewMessage] | Sequence[bytes]
 
 
 class Stored(NamedTuple):
-    """An offset for each message; `duplicates` are the indexes of those that were there before."""
+    """An offset for each message, `NO_OFFSET` for one that waits for its place.
+
+    `duplicates` are the indexes of those that were there before.
+    """
 
     offsets: Sequence[int]
     duplicates: Sequence[int] = ()
@@ -37,6 +41,8 @@ def places(messages: Messages, answer: BatchPublished, ids: IdMaker) -> Stored:
     """Where the messages of a batch stand, given what the broker answered."""
     if answer.count != len(messages):
         raise RemoteError("bad_answer", f"the broker stored {answer.count} of {len(messages)} messages")
+    if answer.buffered:
+        return Stored([NO_OFFSET] * answer.count)
     if not answer.duplicates:
         return Stored(range(answer.base_offset, answer.base_offset + answer.count))
     if answer.offsets is None or len(answer.offsets) != len(messages):

@@ -190,6 +190,11 @@ class LeaderChanged(WorldError):
 
     code = "leader_changed"
 
+    def __init__(self, message: str, mark: str | None = None) -> None:
+        super().__init__(message)
+        # Names what may have stored it, where the store can tell later whether it did.
+        self.mark = mark
+
 
 class DamagedData(WorldError):
     """Stored bytes fail their checksum. They are reported and never served; go on at `next_offset`."""

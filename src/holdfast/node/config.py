@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -45,6 +45,45 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     store_timeout_ms: Annotated[
         int, Meta(ge=100, description="how long the database may take for an answer before it counts as away")
     ] = 5_000
+    spill: Annotated[
+        bool | None,
+        Meta(
+            description="keep messages on this broker's disk while the store cannot take them; absent: yes with a "
+            "PostgreSQL as the store, else no"
+        ),
+    ] = None
+    spill_dir: Annotated[
+        str | None, Meta(description="where the spill keeps them; absent: spill under the data directory")
+    ] = None
+    spill_flush_ms: Annotated[
+        int, Meta(ge=1, description="how often the spill looks whether the store is back, and writes what may be lost")
+    ] = 100
+    spill_max_batch: Annotated[
+        int,
+        Meta(ge=1, le=limits.MESSAGES_PER_BATCH_MAX, description="messages of one batch that the spill stores again"),
+    ] = 100
+    spill_events_per_file: Annotated[
+        int, Meta(ge=1, description="messages in a file of the spill; those of one request are never torn apart")
+    ] = 10_000
+    spill_retry_interval_s: Annotated[
+        float, Meta(gt=0, description="after what time a spilled message is tried again that the store refuses")
+    ] = 5
+    spill_startup_recovery_timeout_s: Annotated[
+        float,
+        Meta(ge=0, description="how long after a start spilled messages are stored without leaving room for new ones"),
+    ] = 3600
+    spill_deadline_ms_min: Annotated[
+        int, Meta(ge=1, description="a store that takes no longer than this for a push is never called too slow")
+    ] = 200
+    spill_deadline_ms_max: Annotated[
+        int,
+        Meta(
+            ge=1, description="a push that takes longer than this goes to the spill, however slow the store usually is"
+        ),
+    ] = 2_000
+    spill_free_bytes_min: Annotated[
+        int, Meta(ge=0, description="room that the spill leaves on its disk; four times as much gives a warning")
+    ] = 64 * limits.MIB
     text: Annotated[str, Meta(description="HOST:PORT of the text protocol; port 0 picks a free one")] = "127.0.0.1:8080"
     http: Annotated[str, Meta(description="HOST:PORT of the HTTP interface; port 0 picks a free one")] = (
         "127.0.0.1:8090"
@@ -153,6 +192,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             address.check(self.store)
             if self.peers or self.peer is not None or self.pair is not None:
                 raise ConfigError("a broker with a store of its own has no peers; leave out either store or peers")
+        if self.spill_deadline_ms_min > self.spill_deadline_ms_max:
+            raise ConfigError(
+                f"spill_deadline_ms_min is {self.spill_deadline_ms_min}, which is more than spill_deadline_ms_max, "
+                f"{self.spill_deadline_ms_max}"
+            )
         if self.peer is not None:
             parse_address("peer", self.peer)
         if self.pair is not None and len(self.peer_addresses) != 2:
@@ -181,6 +225,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.store is None:
             return self
         return msgspec.structs.replace(self, store=address.shown(self.store))
+
+    @property
+    def spills(self) -> bool:
+        return self.store is not None if self.spill is None else self.spill
+
+    @property
+    def spill_directory(self) -> Path:
+        return Path(self.data) / "spill" if self.spill_dir is None else Path(self.spill_dir)
 
     @property
     def peer_addresses(self) -> dict[str, str]:
@@ -221,6 +273,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 SETTINGS = Config.__struct_fields__
+# As Queen MQ names them; a broker that takes its place finds its settings in the environment.
+ALIASES: Final = {
+    "FILE_BUFFER_DIR": "spill_dir",
+    "FILE_BUFFER_FLUSH_MS": "spill_flush_ms",
+    "FILE_BUFFER_MAX_BATCH": "spill_max_batch",
+    "FILE_BUFFER_EVENTS_PER_FILE": "spill_events_per_file",
+    "FILE_BUFFER_RETRY_INTERVAL": "spill_retry_interval_s",
+    "FILE_BUFFER_STARTUP_RECOVERY_TIMEOUT": "spill_startup_recovery_timeout_s",
+}
 
 
 def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Config:
@@ -275,7 +336,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX)
     }
-    return {name: value for name, value in lowered.items() if name in SETTINGS}
+    aliased = {name: environment[alias] for alias, name in ALIASES.items() if alias in environment}
+    return aliased | {name: value for name, value in lowered.items() if name in SETTINGS}
 
 
 def _checked_value(where: str, name: str, value: object) -> object:

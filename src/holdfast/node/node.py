@@ -98,6 +98,9 @@ class Node:
             delivers_from=self._delivers_from,
             on_skip=lambda text: log.warning("messages_skipped", what=text),
         )
+        if self.store.spill is not None:
+            self.store.spill.create_with(self.broker.ensure_topic)
+            self.broker.take_losable_with(self.store.spill.push_losable)
         spec = config.processor_spec
         if spec is not None:
             self.pool = WorkerPool(spec, config.processor_settings, log=_log_processing)
@@ -147,6 +150,7 @@ class Node:
             body_bytes_max=config.http_body_bytes_max,
             connections_max=connections_max,
             host_names_allowed=config.http_host_names,
+            file_buffer=self.store.spill.file_buffer if self.store.spill is not None else None,
         )
         for name, front_end in (("text", self.text), ("http", self.http), ("queen", self.http)):
             wanted = getattr(config, name)
@@ -183,7 +187,7 @@ class Node:
     def _on_replaced(self) -> bool:
         """Of a pair: the other one took over. Whether that is noted, so that this node is begun anew."""
         assert isinstance(self.store, ClusterStore)
-        hello = self.store.backend.neighbours.partner_hello
+        hello = self.store.cluster_backend.neighbours.partner_hello
         assert hello is not None
         try:
             rejoining.note(Path(self.config.data), rejoining.Replaced(hello.node, self._http_of(hello)))

@@ -17,12 +17,16 @@ import structlog
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.postgres import address
+from holdfast.backends.spill.backend import SpillBackend
+from holdfast.backends.spill.log_target import LogTarget
+from holdfast.backends.spill.ports import Target
+from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import ConfigError, HoldfastError
 from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.model.metrics import Metric
-from holdfast.node import cluster_measures, postgres_measures
+from holdfast.node import cluster_measures, postgres_measures, spill_measures
 from holdfast.node.config import Config, parse_address
 from holdfast.storage.directory import DataDirectory
 
@@ -69,6 +73,11 @@ class Store(Protocol):
 
     def measured(self) -> Iterator[Metric]: ...
 
+    @property
+    def spill(self) -> SpillBackend | None:
+        """What keeps messages while the store cannot take them; once it is started."""
+        ...
+
 
 class ClusterStore:
     """This broker's own disk, together with the nodes it knows."""
@@ -85,7 +94,7 @@ class ClusterStore:
         self._config = config
         self._expired_segments = 0
         self._directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
-        self.backend = ClusterBackend(
+        self.cluster_backend = ClusterBackend(
             self._directory,
             sync=parse_sync_policy(config.sync),
             now_ms=now_ms,
@@ -98,6 +107,12 @@ class ClusterStore:
             on_fatal=on_fatal,
             on_replaced=on_replaced,
         )
+        self.spill: SpillBackend | None = None
+        self._now_ms = now_ms
+
+    @property
+    def backend(self) -> Backend:
+        return self.cluster_backend if self.spill is None else self.spill
 
     @property
     def place(self) -> str:
@@ -105,33 +120,43 @@ class ClusterStore:
 
     @property
     def cluster(self) -> str:
-        return self.backend.neighbours.cluster
+        return self.cluster_backend.neighbours.cluster
 
     async def start(self) -> None:
         try:
-            await self.backend.start()
+            await self.cluster_backend.start()
         except BaseException:
             self._directory.close()
             raise
+        if self._config.spills:
+            try:
+                target = LogTarget(self.cluster_backend, self._config.spill_directory)
+                self.spill = _spill(self.cluster_backend, target, self._config, self._now_ms)
+                await self.spill.start()
+            except BaseException:
+                await self.cluster_backend.stop()
+                raise
 
     async def hand_over(self) -> None:
-        await self.backend.hand_over()
+        await self.cluster_backend.hand_over()
 
     async def stop(self) -> None:
-        await self.backend.stop()
+        if self.spill is not None:
+            await self.spill.stop()
+        await self.cluster_backend.stop()
 
     def announce(self, addresses: dict[str, str]) -> dict[str, str]:
-        self.backend.neighbours.addresses |= addresses
-        return {**addresses, **self.backend.neighbours.addresses}
+        self.cluster_backend.neighbours.addresses |= addresses
+        return {**addresses, **self.cluster_backend.neighbours.addresses}
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._expire(), self.backend.verify()]
+        return [self._expire(), self.cluster_backend.verify()]
 
     async def _expire(self) -> None:
         while True:
             await asyncio.sleep(self._config.retention_check_ms / 1000)
             try:
-                deleted = self.backend.expire()
+                deleted = self.cluster_backend.expire()
             except OSError as error:  # the disk is in trouble; the next round may find it well again
                 log.error("retention_failed", problem=str(error))
                 continue
@@ -140,7 +165,9 @@ class ClusterStore:
                 log.info("retention", deleted_segments=deleted)
 
     def measured(self) -> Iterator[Metric]:
-        return cluster_measures.measured(self.backend, self._expired_segments)
+        yield from cluster_measures.measured(self.cluster_backend, self._expired_segments)
+        if self.spill is not None:
+            yield from spill_measures.measured(self.spill)
 
 
 class PostgresStore:
@@ -152,15 +179,20 @@ class PostgresStore:
         self._store = store
         self._directory: DataDirectory | None = None
         self._server: EmbeddedServer | None = None
-        self.backend: PostgresBackend
+        self.spill: SpillBackend | None = None
+        self.database_backend: PostgresBackend
+
+    @property
+    def backend(self) -> Backend:
+        return self.database_backend if self.spill is None else self.spill
 
     @property
     def place(self) -> str:
-        return f"PostgreSQL: {self.backend.database.place}"
+        return f"PostgreSQL: {self.database_backend.database.place}"
 
     @property
     def cluster(self) -> str:
-        return self.backend.store_id
+        return self.database_backend.store_id
 
     async def start(self) -> None:
         async with contextlib.AsyncExitStack() as undo:
@@ -172,36 +204,63 @@ class PostgresStore:
                 self._server = _embedded_server(Path(self._config.data) / "postgres")
                 url = await self._server.start()
                 undo.push_async_callback(self._server.stop)
-            self.backend = _postgres_backend(
+            self.database_backend = _postgres_backend(
                 url,
                 node=node,
                 now_ms=self._now_ms,
                 timeout_s=self._config.store_timeout_ms / 1000,
                 dedupe_age_ms=self._config.dedupe_age_ms_max,
                 default_retention=self._config.default_topic,
+                # While messages are kept here, every moment until it is noticed that the database is back counts.
+                retry_s_max=self._config.spill_flush_ms / 1000 if self._config.spills else 2.0,
             )
-            await self.backend.start()
+            await self.database_backend.start()
+            undo.push_async_callback(self.database_backend.stop)
+            if self._config.spills:
+                target = self.database_backend.replaying
+                self.spill = _spill(self.database_backend, target, self._config, self._now_ms)
+                await self.spill.start()
             undo.pop_all()
 
     async def hand_over(self) -> None:
         """Whatever is processed here goes on elsewhere when its lease is given back, at the very end."""
 
     async def stop(self) -> None:
-        await self.backend.stop()
+        if self.spill is not None:
+            await self.spill.stop()
+        await self.database_backend.stop()
         if self._server is not None:
             await self._server.stop()
         if self._directory is not None:
             self._directory.close()
 
     def announce(self, addresses: dict[str, str]) -> dict[str, str]:
-        self.backend.holding.addresses = dict(addresses)
+        self.database_backend.holding.addresses = dict(addresses)
         return addresses
 
     def upkeep(self) -> list[Coroutine[Any, Any, None]]:
-        return [self.backend.retention.run_on(self._config.retention_check_ms / 1000)]
+        return [self.database_backend.retention.run_on(self._config.retention_check_ms / 1000)]
 
     def measured(self) -> Iterator[Metric]:
-        return postgres_measures.measured(self.backend)
+        yield from postgres_measures.measured(self.database_backend)
+        if self.spill is not None:
+            yield from spill_measures.measured(self.spill)
+
+
+def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], TimestampMs]) -> SpillBackend:
+    settings = SpillSettings(
+        directory=config.spill_directory,
+        flush_ms=config.spill_flush_ms,
+        max_batch=config.spill_max_batch,
+        events_per_file=config.spill_events_per_file,
+        retry_interval_s=config.spill_retry_interval_s,
+        startup_recovery_timeout_s=config.spill_startup_recovery_timeout_s,
+        deadline_ms_min=config.spill_deadline_ms_min,
+        deadline_ms_max=config.spill_deadline_ms_max,
+        free_bytes_min=config.spill_free_bytes_min,
+        auto_create=config.auto_create,
+    )
+    return SpillBackend(inner, target, settings, now_ms=now_ms)
 
 
 def _postgres_backend(url: str, **settings: Any) -> PostgresBackend:

@@ -95,14 +95,14 @@ class DataDirectory:
     def open(cls, path: Path, *, node: str, now_ms: int) -> DataDirectory:
         """Create or open `path` and lock it. Raises `DataDirectoryError` that says what to do."""
         try:
-            _make(path)
+            make_directory(path)
             lock_fd = os.open(path / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise DataDirectoryError(
                 f"cannot use {path} as data directory: {error.strerror}; name another with --data"
             ) from error
         try:
-            _lock(lock_fd, path)
+            lock_directory(lock_fd, path)
             identity = read_identity(path)
             if identity is None:
                 identity = _write_identity(path, Identity(FORMAT_VERSION, node, now_ms))
@@ -177,7 +177,7 @@ def read_identity(path: Path) -> Identity | None:
     return identity
 
 
-def _make(path: Path) -> None:
+def make_directory(path: Path) -> None:
     """Make the directory and those above it, durably: with its name a power loss would take all in it."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
@@ -185,13 +185,14 @@ def _make(path: Path) -> None:
         sync_directory(each.parent)
 
 
-def _lock(lock_fd: int, path: Path) -> None:
+def lock_directory(lock_fd: int, path: Path, option: str = "--data") -> None:
+    """For this process alone. Raises `DataDirectoryError` that names the one that has it."""
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         owner = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         raise DataDirectoryError(
-            f"{path} is in use by another broker (process {owner}); stop it or name another directory with --data"
+            f"{path} is in use by another broker (process {owner}); stop it or name another directory with {option}"
         ) from None
     os.ftruncate(lock_fd, 0)
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)

@@ -17,12 +17,13 @@ from asyncpg import Connection
 
 from holdfast.backends.postgres import status
 from holdfast.backends.postgres.cursors import Cursors
-from holdfast.backends.postgres.database import Database
+from holdfast.backends.postgres.database import RETRY_S_MAX, Database
 from holdfast.backends.postgres.holding import Holding
 from holdfast.backends.postgres.notices import Notices
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.reading import Reading
+from holdfast.backends.postgres.replaying import Replaying
 from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
@@ -52,11 +53,12 @@ class PostgresBackend:
         dedupe_age_ms: int = DEDUPE_AGE_MS_MAX,
         default_retention: TopicConfig | None = None,
         partitions_max: int = PARTITIONS_MAX,
+        retry_s_max: float = RETRY_S_MAX,
     ) -> None:
         self.node_id = node
         self.broker_id = uuid.uuid4()
         self.store_id = ""
-        self.database = Database(url, timeout_s=timeout_s, application=f"holdfast {node}")
+        self.database = Database(url, timeout_s=timeout_s, application=f"holdfast {node}", retry_s_max=retry_s_max)
         self.known = KnownTopics()
         self.writer = Writer(self.database, dedupe_age_ms=dedupe_age_ms, on_stored=self._on_stored)
         self.reading = Reading(self.database, self.known, self._on_state)
@@ -73,6 +75,9 @@ class PostgresBackend:
         self.notices.on_listening = self.reading.tails.clear
         self.holding = Holding(self.database, self.known, self.notices, self.broker_id, node)
         self.holding.on_beat = self._on_beat
+        self.replaying = Replaying(
+            self.database, self.known, self.holding, self.broker_id, self.writer, dedupe_age_ms=dedupe_age_ms
+        )
         self._sweeping: set[asyncio.Task[None]] = set()
         self.database.on_up.append(self._on_up)
         self.known.deletion_watchers.append(self._forget_tails)
@@ -96,6 +101,7 @@ class PostgresBackend:
     async def stop(self) -> None:
         """Store what waits, and leave the store to others."""
         await self.writer.stop()
+        await self.replaying.stop()
         await self._cursors.stop()
         for task in self._sweeping:
             task.cancel()

@@ -25,7 +25,7 @@ log = structlog.get_logger("holdfast.postgres")
 # want at once is asked once.
 _CONNECTIONS_MAX: Final = 4
 _RETRY_S_FIRST: Final = 0.1
-_RETRY_S_MAX: Final = 2.0
+RETRY_S_MAX: Final = 2.0
 # It is there within this, or it is not there now.
 _CONNECT_S_MAX: Final = 2.0
 # What is wrong with the address and not with the moment.
@@ -57,7 +57,7 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 class Database:
     """One PostgreSQL, as one broker sees it."""
 
-    def __init__(self, url: str, *, timeout_s: float, application: str) -> None:
+    def __init__(self, url: str, *, timeout_s: float, application: str, retry_s_max: float = RETRY_S_MAX) -> None:
         self.timeout_s = timeout_s
         self.place = address.place(url)
         self.is_up = False
@@ -68,6 +68,7 @@ class Database:
         self.on_down: list[Callable[[], None]] = []
         self._url = url
         self._application = application
+        self._retry_s_max = retry_s_max
         self._reason = "it was not reached yet"
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(_CONNECTIONS_MAX)
@@ -165,7 +166,7 @@ class Database:
                 if reason != self._reason:
                     log.warning("database_still_away", place=self.place, problem=reason)
                 self._reason = reason
-                pause_s = min(_RETRY_S_MAX, pause_s * 1.5)
+                pause_s = min(self._retry_s_max, pause_s * 1.5)
             else:
                 self.reconnects += 1
                 log.info("database_back", place=self.place, away_ms=int((loop.time() - since_s) * 1000))

@@ -39,6 +39,10 @@ class Holding:
 
     def __init__(self, database: Database, known: KnownTopics, notices: Notices, broker_id: UUID, name: str) -> None:
         self.addresses: dict[str, str] = {}
+        # The time of the oldest message that this broker keeps in its spill; others wait with newer ones.
+        self.spilled_since: int | None = None
+        # When the last beat was.
+        self.beat_s: float | None = None
         # Why the last beat failed; none while they succeed.
         self.problem: str | None = None
         self.on_beat: Callable[[], None] = lambda: None
@@ -47,7 +51,7 @@ class Holding:
         self._known = known
         self._notices = notices
         self._me = broker_id
-        self._name = name
+        self.name = name
         self._held: dict[PartitionId, int] = {}
         self._until_s = float("-inf")
         self._wake = asyncio.Event()
@@ -112,6 +116,7 @@ class Holding:
             except HoldfastError as error:
                 self.problem = error.message
             else:
+                self.beat_s = time.monotonic()
                 self.problem = None
                 self.on_beat()
 
@@ -119,7 +124,13 @@ class Holding:
         async with self._database.connection() as connection:
             addresses = msgspec.json.encode(self.addresses).decode()
             await connection.execute(
-                sql("beat"), self._me, self._name, addresses, bool(self.watchers), self._notices.next_notice()
+                sql("beat"),
+                self._me,
+                self.name,
+                addresses,
+                bool(self.watchers),
+                self._notices.next_notice(),
+                self.spilled_since,
             )
             if self.watchers:
                 held = await self._take_share(connection)

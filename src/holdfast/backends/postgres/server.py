@@ -17,6 +17,7 @@ PostgreSQL does not run as root. Where the broker does, the server runs as the u
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import pwd
@@ -70,7 +71,9 @@ class _Running(NamedTuple):
 class EmbeddedServer:
     """One server over one directory. `start`, then `stop`."""
 
-    def __init__(self, data: Path, *settings: str) -> None:
+    def __init__(self, data: Path, *settings: str, comes_back: bool = True) -> None:
+        """With `comes_back` it is started again should it end by itself."""
+        self._comes_back = comes_back
         self._data = data.absolute()
         self._log_file = self._data / "server.log"
         self._settings = (*_SETTINGS, *settings)
@@ -90,7 +93,8 @@ class EmbeddedServer:
         """Returns its address once it serves. Raises `DataDirectoryError`."""
         await asyncio.to_thread(self._make_ready)
         await self._launch()
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        if self._comes_back:
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return address.over_socket(str(self._sockets), _USER, _DATABASE)
 
     async def stop(self) -> None:
@@ -101,6 +105,20 @@ class EmbeddedServer:
             await asyncio.to_thread(_end, self._process.pid, self._process)
         if self._sockets != self._data:
             shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """The whole of it, its sessions too: as the kernel or a power failure would. For plays and tests."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        sessions = list(map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii").split()))
+        for pid in (self.pid, *sessions):
+            with contextlib.suppress(ProcessLookupError):  # a session that has just ended
+                os.kill(pid, number)
+        if number == signal.SIGKILL:
+            self._process.wait(_STOP_S)
+            # On a busy machine sessions outlive their server for a moment, and the next one does not start beside them.
+            while any(map(_lives, sessions)):
+                time.sleep(_POLL_S / 4)
 
     # --- getting ready --------------------------------------------------------------------------------
 
@@ -256,6 +274,14 @@ def _serves(pid: int, data: Path) -> bool:
             return False
         # It works in its directory, by whichever path it was told of it; but not everybody may see where.
         return os.fsencode(data) in words or Path(f"/proc/{pid}/cwd").samefile(data)
+    except OSError:
+        return False
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and not just waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +14,10 @@ from holdfast.model.topics import PartitionDescription
 
 if TYPE_CHECKING:
     from holdfast.backends.postgres.backend import PostgresBackend
+
+
+# A database that is silent is not waited for: clients ask for this to find their way.
+_PATIENCE_S: Final = 0.5
 
 
 def of_partition(backend: PostgresBackend, partition: PartitionId) -> PartitionDescription:
@@ -32,8 +37,9 @@ async def of_store(backend: PostgresBackend) -> ClusterDescription:
     """All brokers that use the store; this one alone where the database cannot be asked."""
     partitions = len(backend.known.partitions)
     try:
-        rows = await backend.holding.live()
-    except Unavailable:
+        async with asyncio.timeout(_PATIENCE_S):
+            rows = await backend.holding.live()
+    except (Unavailable, TimeoutError):
         rows = []
     nodes = [
         NodeDescription(

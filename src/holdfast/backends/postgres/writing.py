@@ -1,18 +1,16 @@
 """Group commit: everything that waits, over all partitions and connections, becomes one transaction.
 
-A transaction has these steps. While the database works on them, what comes next is taken in and taken apart.
-
-1. lock the partitions' rows, in the order of their key, and read their next offsets: from here on this broker alone
-   decides what comes next in them;
-2. where messages have ids: ask which are there already;
-3. COPY the rows of all that are new;
-4. note the ids, the partitions' new ends and this transaction's number in the writer's row, and send the notice;
-5. COMMIT.
+The steps of a transaction are in `transaction`. While the database works on them, what comes next is taken in and taken
+apart.
 
 A connection that breaks before the commit was sent has stored nothing: it is tried once more, or refused with
 `Unavailable`. Afterwards nobody knows, so the writer's row is asked: locking it waits for the transaction that nobody
 listens to, and its number says whether it was committed. Only where the database does not come back in time is that
 `LeaderChanged`. A transaction is never guessed to have failed, and never run again before that is known.
+
+Whoever cannot wait that long gives up on all that is under way (`abandon`) and is told which transaction may have
+stored it. The writer then goes on under another name, so the row of the old one keeps the answer for as long as it is
+needed.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import asyncpg
 import structlog
 from asyncpg import Connection
 
-from holdfast.backends.postgres import copying, planning, rows
 from holdfast.backends.postgres.database import TROUBLE, Database, is_away
-from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
+from holdfast.backends.postgres.planning import Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
-from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, TopicNotFound, Unavailable
+from holdfast.backends.postgres.transaction import Mark, Unregistered, prepare
+from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
 
@@ -51,12 +49,6 @@ _GATHER_S_MAX: Final = 0.002
 _GATHER_MESSAGES_MAX: Final = 500
 # What is wrong with a message and not with the moment.
 _NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-# The database takes notices below 8000 bytes.
-_NOTICE_BYTES_MAX: Final = 7_900
-
-
-class _Unregistered(Exception):
-    """The writer's row was pruned while the broker was away for days."""
 
 
 class Writer:
@@ -83,6 +75,10 @@ class Writer:
         self._gathered = 0
         self._gather_s = 0.0
         self._connection: Connection | None = None
+        # The transaction that is being run, and whether its commit was sent.
+        self._under_way: list[Write] = []
+        self._storing: asyncio.Task[None] | None = None
+        self._is_sent = False
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
         database.on_down.append(self._refuse_waiting)
@@ -116,6 +112,36 @@ class Writer:
         self._has_some.set()
         return write.future
 
+    def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
+        """Give up on everything that is under way, at once: each with the mark of what may have stored it.
+
+        `None`: nothing of it is stored, and nothing will be.
+        """
+        mark = str(Mark(self.id, self._number)) if self._is_sent else None
+        fates = {write.future: mark for write in self._under_way if not write.future.done()}
+        given_up = list(self._under_way)
+        while self._waiting:
+            write = self._next()
+            fates[write.future] = None
+            given_up.append(write)
+        if self._storing is not None:
+            self._storing.cancel()
+        self._let_go()
+        self._retire()
+        for write in given_up:
+            write.refuse(LeaderChanged("the database did not answer in time"))
+        return fates
+
+    def _retire(self) -> None:
+        """Go on under another name.
+
+        A later transaction of this one would take the place of a number that is still asked for. And the next one shall
+        not wait for one that may still be under way.
+        """
+        self.id = uuid.uuid4()
+        self._number = 0
+        self._is_sent = False
+
     def _refuse_waiting(self) -> None:
         while self._waiting:
             self._next().refuse(self._database.unavailable())
@@ -147,14 +173,20 @@ class Writer:
                 continue
             writes = self._round()
             began_s = time.perf_counter()
-            try:
-                await self._store(writes)
-            except Exception as error:
+            self._under_way = writes
+            self._storing = asyncio.get_running_loop().create_task(self._store(writes))
+            # Not awaited itself: to give up on one transaction is not to end this task.
+            await asyncio.wait((self._storing,))
+            finished, self._storing, self._under_way = self._storing, None, []
+            error = None if finished.cancelled() else finished.exception()
+            if error is not None:
                 # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
+                log.error("writer_failed", exc_info=error)
+                mark = str(Mark(self.id, self._number)) if self._is_sent else None
                 self._let_go()
-                log.exception("writer_failed")
+                self._retire()
                 for write in writes:
-                    write.refuse(LeaderChanged(f"nobody knows whether this was stored: {type(error).__name__}"))
+                    write.refuse(LeaderChanged(f"nobody knows whether this was stored: {type(error).__name__}", mark))
             self._gathered = len(writes)
             self._gather_s = min(_GATHER_S_MAX, (time.perf_counter() - began_s) / 4)
 
@@ -175,19 +207,20 @@ class Writer:
     async def _store(self, writes: list[Write]) -> None:
         for is_last_try in (False, True):
             self._number += 1
+            self._is_sent = False
             began_s = time.perf_counter()
-            is_sent = False
             connection: Connection | None = None
             try:
                 async with asyncio.timeout(self._database.timeout_s):
                     connection = await self._connected()
-                    stored = await self._prepare(connection, writes)
-                    is_sent = True
+                    await connection.execute("BEGIN")
+                    stored = await prepare(connection, writes, Mark(self.id, self._number), self._dedupe_age_ms)
+                    self._is_sent = True
                     ended_with = await connection.execute("COMMIT")
                 assert ended_with == "COMMIT", ended_with
-            except (*TROUBLE, _Unregistered) as error:
+            except (*TROUBLE, Unregistered) as error:
                 self._let_go()
-                if not is_sent:
+                if not self._is_sent:
                     if not is_last_try and connection is not None and _is_worth_another_try(error):
                         continue
                     if len(writes) > 1 and isinstance(error, _NOT_TAKEN):
@@ -205,8 +238,9 @@ class Writer:
                         continue
                     self._refuse(writes, error, connected=True)
                     return
+            self._is_sent = False
             self.seconds += time.perf_counter() - began_s
-            self._settle(stored)
+            self.settle(stored)
             return
 
     async def _store_apart(self, writes: list[Write]) -> None:
@@ -234,80 +268,6 @@ class Writer:
             self._connection.terminate()
             self._connection = None
 
-    async def _prepare(self, connection: Connection, writes: list[Write]) -> list[Stored]:
-        """All steps but the commit."""
-        await connection.execute("BEGIN")
-        keys = sorted({write.key for write in writes})
-        locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
-        ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
-        for write in writes:
-            if write.key not in ends:
-                write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
-        present = [write for write in writes if write.key in ends]
-        known = await self._known_ids(connection, present)
-        fresh: Offsets = {key: {} for key in ends}
-        stored: list[Stored] = []
-        for write in present:
-            part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
-            ends[write.key] += part.fresh
-            stored.append(part)
-        if any(part.fresh and part.pushed is None for part in stored):
-            await connection.copy_records_to_table(
-                "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
-            )
-        if any(part.pushed is not None for part in stored):
-            await self._copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
-        if any(part.keys for part in stored):
-            await self._copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
-        await self._finish(connection, ends, stored)
-        return stored
-
-    async def _copy(self, connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
-        source = copying.stream(parts)
-        await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
-
-    async def _known_ids(self, connection: Connection, writes: list[Write]) -> Offsets:
-        """Where messages stand whose ids are there already. Ids that are too old are made free."""
-        asked: dict[Key, list[str]] = {}
-        for write in writes:
-            if write.is_looked_up:
-                asked.setdefault(write.key, []).extend(filter(None, write.keys))
-        if not asked:
-            return {}
-        found = await connection.fetch(
-            sql("known_ids"),
-            [key[0] for key in asked],
-            [key[1] for key in asked],
-            ["\n".join(sorted(keys)) for keys in asked.values()],
-            self._dedupe_age_ms,
-        )
-        known: Offsets = {}
-        for topic_id, number, key, offset, counts in found:
-            if counts:
-                known.setdefault((topic_id, number), {})[str(key)] = offset
-        too_old = [row[:3] for row in found if not row[4]]
-        if too_old:
-            await connection.execute(sql("forget_ids"), *zip(*too_old, strict=True))
-        return known
-
-    async def _finish(self, connection: Connection, ends: dict[Key, int], stored: list[Stored]) -> None:
-        sizes = dict.fromkeys(ends, 0)
-        for part in stored:
-            sizes[part.write.key] += part.size
-        notice = "end" + "".join(f" {topic_id} {number} {end}" for (topic_id, number), end in ends.items())
-        finished = await connection.fetch(
-            sql("finish"),
-            [key[0] for key in ends],
-            [key[1] for key in ends],
-            list(ends.values()),
-            list(sizes.values()),
-            self.id,
-            self._number,
-            notice if len(notice) <= _NOTICE_BYTES_MAX else "look",
-        )
-        if not finished:
-            raise _Unregistered
-
     # --- what became of it ----------------------------------------------------------------------------
 
     async def _find_out(self, number: int) -> bool | None:
@@ -326,7 +286,8 @@ class Writer:
         except TimeoutError:
             return None
 
-    def _settle(self, stored: list[Stored]) -> None:
+    def settle(self, stored: list[Stored]) -> None:
+        """A transaction was committed: everybody is told who waits for it, or wants to know of it."""
         self.problem = None
         self.transactions += 1
         for part in stored:
@@ -339,7 +300,7 @@ class Writer:
 
     def _refuse(self, writes: list[Write], error: BaseException, *, connected: bool) -> None:
         """Nothing of it was stored."""
-        if isinstance(error, _Unregistered):
+        if isinstance(error, Unregistered):
             refusal: HoldfastError = Unavailable("the database forgot this broker; try again")
         else:
             refusal = self._database.failed(error, connected=connected)
@@ -350,15 +311,15 @@ class Writer:
     def _give_up(self, writes: list[Write], error: BaseException) -> None:
         self.unknown_commits += 1
         self._database.lost(error)
-        # The next transaction shall not wait for one that may still be under way.
-        self.id = uuid.uuid4()
-        self._number = 0
+        mark = str(Mark(self.id, self._number))
+        self._retire()
         log.error("commit_unknown", messages=sum(write.count for write in writes), hint="publishers are told so")
         for write in writes:
             write.refuse(
                 LeaderChanged(
                     "the database was lost while it stored this, and does not come back to say whether it did; "
-                    "with ids, send it again"
+                    "with ids, send it again",
+                    mark,
                 )
             )
 
@@ -367,4 +328,4 @@ def _is_worth_another_try(error: BaseException) -> bool:
     """Whether a new connection may do at once what this one could not."""
     if isinstance(error, TimeoutError):
         return False
-    return is_away(error) or isinstance(error, _Unregistered | asyncpg.DeadlockDetectedError)
+    return is_away(error) or isinstance(error, Unregistered | asyncpg.DeadlockDetectedError)

@@ -15,6 +15,7 @@ from holdfast.cli.quantities import duration_s, rate_per_s
 if TYPE_CHECKING:
     from holdfast.cli.demo.cluster_score import ClusterScore
     from holdfast.cli.demo.failover_score import FailoverScore
+    from holdfast.cli.demo.outage_score import OutageScore
     from holdfast.cli.demo.play import Score
 
 app = typer.Typer(help="See what Holdfast is for.", no_args_is_help=True)
@@ -190,9 +191,60 @@ def failover(
     _conclude_with_picture("failover", score, failover_timeline.drawn(score), shown, out, as_json=as_json)
 
 
+@app.command(
+    "outage",
+    epilog=examples(
+        "holdfast demo outage",
+        "holdfast demo outage --seconds 40 --rate 1000 --out pictures",
+        "holdfast demo outage --json",
+    ),
+)
+def outage(
+    seconds: Annotated[float, typer.Option(min=4, max=3600, metavar="N", help="How long to push.")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(parser=rate_per_s, metavar="NUMBER", help="Messages a second, of all customers together.")
+    ] = "200",  # type: ignore[assignment]
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
+    ] = Path("holdfast-demo"),
+    as_json: Json = False,
+) -> None:
+    """Push to a broker over a PostgreSQL of its own, kill the database, then the broker, too, and count the rows.
+
+    Pushes go on all the time: what the database cannot take waits in the broker's spill. Both come back, and at the end
+    the database is asked what it has. Uses a temporary directory and a free port.
+
+    Exit code 1: something that was acknowledged was lost, duplicated or out of order.
+    """
+    import asyncio
+
+    from holdfast.cli.demo import outage_timeline, outage_view
+    from holdfast.cli.demo.outage_play import Plan, perform_in
+    from holdfast.cli.demo.outage_score import OutageScore
+    from holdfast.cli.demo.view import View
+    from holdfast.node import logs
+    from holdfast.testing.temporary import TemporaryDirectory
+
+    # The database is this process's own child; what is worth knowing about it is told.
+    logs.configure("error", "text")
+
+    out.mkdir(parents=True, exist_ok=True)
+    score = OutageScore()
+    view = View(lambda passed_s: outage_view.drawn(score, passed_s), quiet=as_json)
+    directory = TemporaryDirectory("holdfast-demo-")
+    try:
+        with view.shown():
+            view.tell("starting PostgreSQL and a broker")
+            asyncio.run(perform_in(directory.path, Plan.over(seconds, rate), score, view.tell))
+    finally:
+        directory.remove()
+    shown = (outage_view.table(score), outage_view.summary(score))
+    _conclude_with_picture("outage", score, outage_timeline.drawn(score), shown, out, as_json=as_json)
+
+
 def _conclude_with_picture(
     name: str,
-    score: ClusterScore | FailoverScore,
+    score: ClusterScore | FailoverScore | OutageScore,
     picture_text: str,
     shown: Sequence[object],
     out: Path,

@@ -28,7 +28,7 @@ def drawn(score: FailoverScore) -> str:
     step = max(1, -(-len(every) // _DOTS_MAX))
     parts += [plot.dots(some[::step], _COLOURS[role]) for role, some in points.items() if some]
     if score.kill_s is not None:
-        parts += plot.mark(score.kill_s, "primary killed", RED)
+        parts += plot.marks([(score.kill_s, "primary killed", RED)])
     return svg(_subtitle(score), parts)
 
 
@@ -44,7 +44,7 @@ def _subtitle(score: FailoverScore) -> str:
 def _legend() -> list[str]:
     parts = []
     for place, (role, colour) in enumerate(_COLOURS.items()):
-        x = LEFT + 6 + 150 * place
+        x = LEFT + 6 + 190 * place
         parts.append(f'<circle cx="{x}" cy="67" r="4" fill="{colour}"/>')
         parts.append(text(x + 12, 72, f"came from the {role}"))
     return [*parts, text(WIDTH - RIGHT, 72, "ms from sending to arrival", anchor="end")]

@@ -51,7 +51,7 @@ def summary(score: FailoverScore) -> str:
         f"{verdict['recognised']:,} came twice and were shown once"
     ]
     if score.refused:
-        lines.append(f"[yellow]{plural(score.refused, 'message')} were not acknowledged in time.[/yellow]")
+        lines.append(f"[yellow]Not acknowledged in time: {plural(score.refused, 'message')}.[/yellow]")
     if score.is_flawless:
         lines.append(
             f"[green]The primary was killed; of {verdict['acknowledged']:,} acknowledged messages none was lost, "

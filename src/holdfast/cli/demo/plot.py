@@ -19,6 +19,9 @@ BLUE: Final = "#3f83e8"
 RED: Final = "#d9483b"
 AMBER: Final = "#b7791f"
 _TICKS: Final = 5
+_DASHED: Final = 'stroke-width="2" stroke-dasharray="5 4"'
+# Of the words below a mark.
+_WORDS_WIDTH: Final = 120
 
 
 class Plot:
@@ -65,13 +68,22 @@ class Plot:
         path = "".join(f"M{self.x(at_s)} {self.y(height)}h0" for at_s, height in points)
         return f'<path d="{path}" stroke="{colour}" stroke-width="5" stroke-linecap="round" stroke-opacity="0.75"/>'
 
-    def mark(self, at_s: float, label: str, colour: str) -> list[str]:
-        x = self.x(at_s)
-        floor = HEIGHT - BOTTOM
-        return [
-            f'<path d="M{x} {TOP - 6}V{floor}" stroke="{colour}" stroke-width="2" stroke-dasharray="5 4"/>',
-            text(min(x, WIDTH - 60), HEIGHT - 10, label, anchor="middle", colour=colour, weight="bold"),
-        ]
+    def marks(self, marks: Sequence[tuple[float, str, str]]) -> list[str]:
+        """A line, a word and its colour for each moment; words of moments that are close stand on either side."""
+        parts = []
+        places = [self.x(at_s) for at_s, _, _ in marks]
+        for place, (_, label, colour) in enumerate(marks):
+            x = places[place]
+            parts.append(f'<path d="M{x} {TOP - 6}V{HEIGHT - BOTTOM}" stroke="{colour}" {_DASHED}/>')
+            anchor = "middle"
+            if place + 1 < len(places) and places[place + 1] - x < _WORDS_WIDTH:
+                anchor = "end"
+            elif place and x - places[place - 1] < _WORDS_WIDTH:
+                anchor = "start"
+            elif x > WIDTH - _WORDS_WIDTH / 2:
+                x, anchor = WIDTH, "end"
+            parts.append(text(x, HEIGHT - 10, label, anchor=anchor, colour=colour, weight="bold"))
+        return parts
 
 
 def svg(title: str, parts: Iterable[str]) -> str:

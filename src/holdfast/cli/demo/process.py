@@ -40,8 +40,10 @@ def free_port() -> int:
 class BrokerProcess:
     """`holdfast serve` in a session of its own, so that Ctrl-C reaches only the one who watches."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
+        directory.mkdir(exist_ok=True)
         self.directory = directory
+        self._flags = flags
         self.data = directory / "data"
         self.address = f"127.0.0.1:{free_port()}"
         self._ready_file = directory / "ready.json"
@@ -58,7 +60,15 @@ class BrokerProcess:
         self._ready_file.unlink(missing_ok=True)
         started = time.monotonic()
         command = [sys.executable, "-m", "holdfast.cli", "serve", "--data", str(self.data)]
-        command += ["--http", self.address, "--text", "127.0.0.1:0", "--ready-file", str(self._ready_file)]
+        command += [
+            "--http",
+            self.address,
+            "--text",
+            "127.0.0.1:0",
+            "--ready-file",
+            str(self._ready_file),
+            *self._flags,
+        ]
         # Settings of the one who watches are not the demo's.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         with self._log.open("ab") as log:

@@ -23,10 +23,8 @@ def drawn(score: ClusterScore) -> str:
         plot.area(acknowledged, BIN_S, GREEN),
         plot.line(received, BIN_S, BLUE),
     ]
-    if score.kill_s is not None:
-        parts += plot.mark(score.kill_s, f"{score.killed} killed", RED)
-    if score.back_s is not None:
-        parts += plot.mark(score.back_s, f"{score.killed} back", AMBER)
+    marks = ((score.kill_s, f"{score.killed} killed", RED), (score.back_s, f"{score.killed} back", AMBER))
+    parts += plot.marks([(at_s, label, colour) for at_s, label, colour in marks if at_s is not None])
     return svg(_subtitle(score), parts)
 
 

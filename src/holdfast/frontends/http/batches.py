@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from holdfast.frontends.http import schema
 from holdfast.frontends.http.exchange import BATCHES_TYPE, Request, Response, json_response
 from holdfast.frontends.http.params import partition_number
 from holdfast.frontends.http.publish import finished
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadBatch
+from holdfast.model.messages import BatchPublished
 from holdfast.wire.record_batch import split_batches
 
 
@@ -17,5 +19,18 @@ async def publish_batches(services: Services, request: Request) -> Response:
     if not batches:
         raise BadBatch("the body is empty; send one or more record batches")
     stored = await finished(services.broker.publish_batches(topic, partition, batches))
+    if any(each.buffered for each in stored):
+        return json_response({"results": list(map(_buffered_result, stored))})
     # The broker's own results have the very fields of `schema.BatchResult`.
     return json_response({"results": stored})
+
+
+def _buffered_result(published: BatchPublished) -> schema.BatchResult:
+    return schema.BatchResult(
+        partition=published.partition,
+        base_offset=published.base_offset,
+        count=published.count,
+        duplicates=published.duplicates,
+        offsets=None if published.offsets is None else list(published.offsets),
+        buffered=published.buffered,
+    )

@@ -14,7 +14,6 @@ from prometheus_client.core import Metric as PrometheusFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from holdfast.broker.buffering import buffered
 from holdfast.frontends.http import schema
 from holdfast.frontends.http.accept import prefers
 from holdfast.frontends.http.exchange import JSON_TYPE, NO_STORE, Request, Response, json_response
@@ -23,6 +22,7 @@ from holdfast.frontends.http.params import OptionalTextParam, shown
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadValue
 from holdfast.model.metrics import Metric, MetricsSource
+from holdfast.model.spill import FileBuffer
 
 TEXT_TYPE: Final = "text/plain"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text"
@@ -37,15 +37,19 @@ async def metrics(services: Services, request: Request) -> Response:
     accept = _FORMATS[named] or request.header(b"accept")
     wanted = prefers(accept, (JSON_TYPE, OPENMETRICS_TYPE, TEXT_TYPE))
     if wanted == JSON_TYPE:
-        buffer = schema.FileBuffer(
-            **buffered(services.broker.backend)._asdict(), db_healthy=services.broker.backend.problem() is None
-        )
-        return json_response(schema.Metrics(buffer, families(measured(services))))
+        return json_response(schema.Metrics(_file_buffer(services), families(measured(services))))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(lambda: measured(services)))
     # Of what the client lists, only the format that it ranks highest is left to choose a version of.
     encode, content_type = choose_encoder(_ranges_of(accept, wanted))
     return Response(200, [(b"content-type", content_type.encode()), NO_STORE], encode(registry))
+
+
+def _file_buffer(services: Services) -> FileBuffer:
+    """What is kept while the store is away; a broker that keeps nothing has nothing."""
+    if services.file_buffer is not None:
+        return services.file_buffer()
+    return FileBuffer(pending=0, flushed=0, failed=0, db_healthy=services.broker.backend.problem() is None)
 
 
 def families(measured: Sequence[Metric]) -> list[schema.MetricFamily]:

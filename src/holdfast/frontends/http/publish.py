@@ -19,7 +19,8 @@ from holdfast.frontends.http.errors import body_error, decoded
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response, json_response, json_text
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadValue
-from holdfast.model.messages import NewMessage
+from holdfast.model.ids import NO_OFFSET
+from holdfast.model.messages import NewMessage, Published
 from holdfast.wire.record_batch import ID_HEADER
 
 T = TypeVar("T")
@@ -52,8 +53,19 @@ async def _publish_general(services: Services, topic: str, body: bytes) -> Respo
     messages = decoded(_decoder, body).messages
     ready = [_new_message(message, index, body) for index, message in enumerate(messages)]
     published = await finished(services.broker.publish(topic, ready, _partition_of(messages)))
+    if any(each.buffered for each in published):
+        return json_response({"results": list(map(_buffered_result, published))})
     # The broker's own results have the very fields of `schema.PublishResult`.
     return json_response({"results": published})
+
+
+def _buffered_result(published: Published) -> schema.PublishResult:
+    return schema.PublishResult(
+        partition=published.partition,
+        offset=published.offset,
+        duplicate=published.duplicate,
+        buffered=published.buffered or msgspec.UNSET,
+    )
 
 
 def _partition_of(messages: Sequence[schema.PublishMessage]) -> int | None:
@@ -96,6 +108,9 @@ def _value(message: schema.PublishMessage, body: bytes) -> bytes:
 
 def results_of_run(partition: int, offset: int, count: int) -> bytes:
     """The answer for `count` new messages of one partition from `offset` on."""
+    if offset == NO_OFFSET:
+        each = f'{{"partition":{partition},"offset":{NO_OFFSET},"duplicate":false,"buffered":true}}'
+        return f'{{"results":[{",".join([each] * count)}]}}'.encode()
     between = f',"duplicate":false}},{{"partition":{partition},"offset":'
     blocks = []
     end = offset + count

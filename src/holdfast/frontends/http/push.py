@@ -38,19 +38,20 @@ async def push(services: Services, request: Request) -> Response:
 
 async def answer(services: Services, body: bytes) -> Response:
     """Push what a body holds."""
-    items = checked_items(services.broker, body)
-    outcomes = await services.pushes.push(items, len(body))
+    checked = checked_push(services.broker, body)
+    outcomes = await services.pushes.push(checked.items, len(body), may_be_lost=checked.may_be_lost)
     return response_of(outcomes)
 
 
-def checked_items(broker: Broker, body: bytes) -> list[schema.PushItem]:
-    """The items of a body, each looked at. Raises what is wrong with the first that is wrong, and names it."""
+def checked_push(broker: Broker, body: bytes) -> schema.Push:
+    """What a body asks for, each item looked at. Raises what is wrong with the first that is wrong, and names it."""
     try:
-        items = _decoder.decode(body).items
+        push = _decoder.decode(body)
         # A payload is kept as it came, and only its structure was looked at.
         body.decode()
     except (ValueError, RecursionError) as error:
         raise body_error(error, body) from None
+    items = push.items
     if len(items) > MESSAGES_PER_BATCH_MAX:
         raise TooLarge(f"{len(items)} items at once; send at most {MESSAGES_PER_BATCH_MAX} in one request")
     for queue in {item.queue for item in items}:
@@ -60,7 +61,7 @@ def checked_items(broker: Broker, body: bytes) -> list[schema.PushItem]:
     _check_texts([item.traceId for item in items if item.traceId], items, "traceId")
     if len(body) > broker.message_bytes_max:
         _check_payloads(items, broker.message_bytes_max)
-    return items
+    return push
 
 
 def _check_queue(broker: Broker, queue: str, items: Sequence[schema.PushItem]) -> None:

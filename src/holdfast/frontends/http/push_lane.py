@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from holdfast.frontends.http.errors import error_response
 from holdfast.frontends.http.exchange import JSON_TYPE, Response
 from holdfast.frontends.http.origin import OriginRule
-from holdfast.frontends.http.push import checked_items, response_of
+from holdfast.frontends.http.push import checked_push, response_of
 from holdfast.frontends.http.pushing import Outcome
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import HoldfastError, Internal
@@ -86,14 +86,15 @@ class PushLane:
         """Push a body, and call back with what is to be written. False if it has to go the general way."""
         services = self._services
         try:
-            items = checked_items(services.broker, body)
+            checked = checked_push(services.broker, body)
+            items = checked.items
             if not items or any(item.queue != items[0].queue for item in items):
                 return False
             services.budget.take(len(body))
         except HoldfastError as error:
             on_answer(self._refused(error))
             return True
-        done = services.pushes.gather(items[0].queue, items, len(body))
+        done = services.pushes.gather(items[0].queue, items, len(body), may_be_lost=checked.may_be_lost)
 
         def answer(finished: asyncio.Future[list[Outcome]]) -> None:
             services.budget.bytes_used -= len(body)

@@ -53,22 +53,23 @@ class Pushes:
     def __init__(self, broker: Broker, log: Callable[..., None]) -> None:
         self._broker = broker
         self._log = log
-        self._waiting: dict[str, list[_Waiting]] = {}
+        # By queue, and whether they may be lost.
+        self._waiting: dict[tuple[str, bool], list[_Waiting]] = {}
         self._items = 0
         self._bytes = 0
 
-    async def push(self, items: Sequence[schema.PushItem], size: int) -> list[Outcome]:
+    async def push(self, items: Sequence[schema.PushItem], size: int, *, may_be_lost: bool = False) -> list[Outcome]:
         """What became of each, in their order. `size` is about what they take; who gives up is pushed all the same."""
         if not items:
             return []
         queues = {item.queue for item in items}
         if len(queues) == 1:
-            return await asyncio.shield(self.gather(queues.pop(), items, size))
+            return await asyncio.shield(self.gather(queues.pop(), items, size, may_be_lost=may_be_lost))
         by_queue: dict[str, list[int]] = {}
         for place, item in enumerate(items):
             by_queue.setdefault(item.queue, []).append(place)
         parts = [
-            self.gather(queue, [items[place] for place in places], size // len(by_queue))
+            self.gather(queue, [items[place] for place in places], size // len(by_queue), may_be_lost=may_be_lost)
             for queue, places in by_queue.items()
         ]
         found: dict[int, Outcome] = {}
@@ -76,13 +77,15 @@ class Pushes:
             found |= zip(places, await asyncio.shield(part), strict=True)
         return [found[place] for place in range(len(items))]
 
-    def gather(self, queue: str, items: Sequence[schema.PushItem], size: int) -> asyncio.Future[list[Outcome]]:
+    def gather(
+        self, queue: str, items: Sequence[schema.PushItem], size: int, *, may_be_lost: bool = False
+    ) -> asyncio.Future[list[Outcome]]:
         """Items of one queue, of about that size, which are pushed at the end of this turn of the loop."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self.flush)
         done: asyncio.Future[list[Outcome]] = loop.create_future()
-        self._waiting.setdefault(queue, []).append(_Waiting(items, done))
+        self._waiting.setdefault((queue, may_be_lost), []).append(_Waiting(items, done))
         self._items += len(items)
         self._bytes += size
         if self._items > _GATHERED_ITEMS_MAX or self._bytes > _GATHERED_BYTES_MAX:
@@ -93,20 +96,20 @@ class Pushes:
         """Push what was gathered."""
         waiting, self._waiting = self._waiting, {}
         self._items = self._bytes = 0
-        for queue, requests in waiting.items():
-            self._push(queue, requests)
+        for (queue, may_be_lost), requests in waiting.items():
+            self._push(queue, requests, may_be_lost=may_be_lost)
 
-    def _push(self, queue: str, requests: list[_Waiting]) -> None:
+    def _push(self, queue: str, requests: list[_Waiting], *, may_be_lost: bool) -> None:
         items = requests[0].items if len(requests) == 1 else [item for each in requests for item in each.items]
         pushed = _columns(items)
         parts: asyncio.Future[list[PushedPart]]
         try:
-            parts = self._broker.publish_pushed(queue, pushed)
+            parts = self._broker.publish_pushed(queue, pushed, may_be_lost=may_be_lost)
         except Exception as error:  # noqa: BLE001 - whoever waits is told, also of a bug
             if len(requests) > 1:
                 # What is too much together may be right one by one; what is wrong with one is not the others' fault.
                 for each in requests:
-                    self._push(queue, [each])
+                    self._push(queue, [each], may_be_lost=may_be_lost)
                 return
             if not isinstance(error, HoldfastError):
                 self._log("http_request_failed", operation="push", error=repr(error))

@@ -6,11 +6,12 @@ OpenAPI document is written from these types, their comments and their bounds.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from holdfast.model.cluster import GroupDescription
+from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 Partition = Annotated[int, Meta(ge=0)]
@@ -72,12 +73,18 @@ class PushItem(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
 
 
 class Push(Struct, frozen=True, forbid_unknown_fields=True):
-    """Items to push. The other fields are understood and change nothing: an answer always means that it is kept."""
+    """Items to push. `bufferMs` and `bufferMax` are understood and change nothing."""
 
     items: list[PushItem]
-    qos: int | None = None
+    qos: Annotated[
+        Literal[0, 1] | None, Meta(description="0: with a spill, answered from memory, and may be lost; else durable")
+    ] = None
     bufferMs: int | None = None
     bufferMax: int | None = None
+
+    @property
+    def may_be_lost(self) -> bool:
+        return self.qos == 0
 
 
 class Ack(Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,8 +119,12 @@ class PublishResult(Struct, frozen=True, kw_only=True):
     """Where a message stands; `duplicate` means that it stood there before."""
 
     partition: int
-    offset: int
+    offset: Annotated[int, Meta(description="-1 while it waits for its place")]
     duplicate: bool
+    buffered: (
+        Annotated[bool, Meta(description="true: it is kept by this broker, and gets its offset when the store is back")]
+        | UnsetType
+    ) = UNSET
 
 
 class PublishResults(Struct, frozen=True):
@@ -133,6 +144,9 @@ class BatchResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int
     duplicates: int
     offsets: list[int] | None = None
+    buffered: Annotated[
+        bool, Meta(description="they are kept by this broker, and get their offsets when the store is back")
+    ] = False
 
 
 class BatchResults(Struct, frozen=True):
@@ -200,8 +214,11 @@ class Transferred(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True):
+    """`file_buffer` is there where messages are kept while the store is away."""
+
     status: str
     database: Annotated[str, Meta(description="`connected` or `disconnected`: whether the store takes messages now")]
+    file_buffer: FileBuffer | UnsetType = UNSET
 
 
 class Ready(Struct, frozen=True):
@@ -235,15 +252,6 @@ class MetricFamily(Struct, frozen=True):
     type: str
     help: str
     samples: list[MetricSample]
-
-
-class FileBuffer(Struct, frozen=True, kw_only=True):
-    """What is kept on this broker's disk while its store is away."""
-
-    pending: Annotated[int, Meta(description="messages that wait for the store")]
-    flushed: Annotated[int, Meta(description="messages that waited and are stored")]
-    failed: Annotated[int, Meta(description="messages that the store refused")]
-    db_healthy: Annotated[bool, Meta(description="whether the store takes messages now")]
 
 
 class Metrics(Struct, frozen=True):

@@ -29,6 +29,7 @@ from holdfast.frontends.http.schema import Info
 from holdfast.frontends.http.services import Log, Services
 from holdfast.model.limits import CONNECTIONS_MAX, HTTP_BODY_BYTES_MAX
 from holdfast.model.metrics import MetricsSource
+from holdfast.model.spill import FileBuffer
 
 # A reconnecting herd is as large as the clients are many; the kernel's own bound applies as well.
 BACKLOG: Final = 4096
@@ -52,9 +53,11 @@ class HttpFrontend:
         connections_max: int = CONNECTIONS_MAX,
         host_names_allowed: Collection[str] = (),
         bounds: Bounds | None = None,
+        file_buffer: Callable[[], FileBuffer] | None = None,
     ) -> None:
         budget = BodyBudget(request_bytes_max=body_bytes_max, bytes_max=LARGEST_BODIES_HELD * body_bytes_max)
         self._services = Services(broker, info=info, metrics_source=metrics_source, log=log, budget=budget)
+        self._services.file_buffer = file_buffer
         self._services.connections = lambda: len(self._state.connections)
         self._bounds = bounds or Bounds(connections_max=connections_max)
         self._host_names_allowed = host_names_allowed

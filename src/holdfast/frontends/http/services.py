@@ -19,6 +19,7 @@ from holdfast.frontends.http.schema import Info
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, TopicName
 from holdfast.model.metrics import MetricsSource
+from holdfast.model.spill import FileBuffer
 
 
 class Log(Protocol):
@@ -55,6 +56,8 @@ class Services:
         self.tails = 0
         self.metrics_source = metrics_source
         self.pushes = Pushes(broker, log)
+        # What the broker keeps while its store is away; none where it keeps nothing.
+        self.file_buffer: Callable[[], FileBuffer] | None = None
         self._waits: set[asyncio.Task[bool]] = set()
 
     def delivers_from(self, topic: str) -> TopicName:

@@ -7,10 +7,11 @@ SELECT pg_notify('holdfast', $1)
 -- name: beat
 -- The broker says that it is there, and hears by its own notice that it would hear of others.
 WITH seen AS (
-    INSERT INTO holdfast.brokers (broker_id, name, addresses, processes, seen_at)
-    VALUES ($1, $2, $3, $4, clock_timestamp())
+    INSERT INTO holdfast.brokers (broker_id, name, addresses, processes, spilled_since, seen_at)
+    VALUES ($1, $2, $3, $4, $6, clock_timestamp())
     ON CONFLICT (broker_id) DO UPDATE
-    SET addresses = excluded.addresses, processes = excluded.processes, seen_at = excluded.seen_at
+    SET addresses = excluded.addresses, processes = excluded.processes, spilled_since = excluded.spilled_since,
+        seen_at = excluded.seen_at
 )
 SELECT pg_notify('holdfast', $5)
 
@@ -18,6 +19,19 @@ SELECT pg_notify('holdfast', $5)
 SELECT broker_id, name, addresses, processes FROM holdfast.brokers
 WHERE seen_at > clock_timestamp() - $1::double precision * interval '1 second'
 ORDER BY name, broker_id
+
+-- name: spills_of_others
+-- The oldest message that another broker keeps in its spill, and how many brokers were there when this one lost the
+-- database and were not seen again since it is back. $2: the lease; $3, $4: seconds since the last beat before the
+-- outage, and since the first one after it. $5: this broker's name: an earlier life of its own is not waited for.
+SELECT
+    min(spilled_since) FILTER (WHERE seen_at > clock_timestamp() - $2::double precision * interval '1 second'),
+    count(*) FILTER (
+        WHERE seen_at > clock_timestamp() - ($3::double precision + $2) * interval '1 second'
+        AND seen_at < clock_timestamp() - $4::double precision * interval '1 second'
+        AND name <> $5
+    )
+FROM holdfast.brokers WHERE broker_id <> $1
 
 -- name: leave
 WITH released AS (
@@ -33,7 +47,8 @@ SELECT pg_notify('holdfast', 'left ' || $1::uuid)
 WITH gone AS (
     DELETE FROM holdfast.brokers WHERE seen_at < now() - interval '1 hour'
 )
-DELETE FROM holdfast.writers WHERE written_at < now() - interval '1 day'
+-- The row of a writer says what became of a transaction that a spill asks for, be it months later.
+DELETE FROM holdfast.writers WHERE written_at < now() - interval '1 year'
 
 -- name: assign_alone
 -- One broker at a time looks at who holds what.

@@ -1,0 +1,188 @@
+"""Storing what a spill has kept, exactly once: each of its files is a writer of its own.
+
+The number in a file's row of `holdfast.writers` says how many of its lines are stored. It moves in the transaction that
+stores them, so whoever is cut off at any point asks for it and goes on from there; nothing else needs to be remembered.
+It has one connection of its own, so publishers keep theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+from asyncpg import Connection
+
+from holdfast.backends.postgres.database import TROUBLE, Database
+from holdfast.backends.postgres.holding import LEASE_S, Holding
+from holdfast.backends.postgres.planning import Write
+from holdfast.backends.postgres.queries import sql
+from holdfast.backends.postgres.state import KnownTopics
+from holdfast.backends.postgres.transaction import Mark, Unregistered, prepare
+from holdfast.backends.postgres.writing import Writer
+from holdfast.model.errors import BadMessage, Unavailable
+from holdfast.model.ids import PartitionId
+from holdfast.model.messages import BatchPublished
+
+# What is wrong with the message and not with the moment.
+_NEVER_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+# How long ago a broker may have been there that is waited for, where this one has only just started.
+_AWAY_S_UNKNOWN: Final = 60.0
+
+
+class Replaying:
+    """What a spill asks of this backend. All calls raise `Unavailable`."""
+
+    # A message without an id needs none: the number of a transaction says what became of it.
+    needs_ids = False
+
+    def __init__(
+        self,
+        database: Database,
+        known: KnownTopics,
+        holding: Holding,
+        broker_id: UUID,
+        writer: Writer,
+        *,
+        dedupe_age_ms: int,
+    ) -> None:
+        self._database = database
+        self._known = known
+        self._holding = holding
+        self._me = broker_id
+        self._writer = writer
+        self._dedupe_age_ms = dedupe_age_ms
+        self._connection: Connection | None = None
+        # When the database was found to be there again, and how long it was away then.
+        self._is_away = True
+        self._back_s = 0.0
+        self._away_s = 0.0
+
+    async def stop(self) -> None:
+        if self._connection is not None:
+            await self._database.close(self._connection)
+            self._connection = None
+
+    def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
+        self._is_away = True
+        return self._writer.abandon()
+
+    async def probe(self) -> None:
+        """See that the database takes writes."""
+        async with self._in_time() as connection:
+            await connection.execute(sql("register_writer"), self._me)
+        if self._is_away:
+            self._is_away = False
+            self._holding.hurry()
+            self._back_s = time.monotonic()
+            beat_s = self._holding.beat_s
+            self._away_s = _AWAY_S_UNKNOWN if beat_s is None else self._back_s - beat_s
+
+    async def progress(self, file: UUID) -> int:
+        """How many lines of a file are stored; waits for a transaction that nobody listens to any more."""
+        async with self._in_time() as connection:
+            number: int | None = await connection.fetchval(sql("last_written"), file)
+            return number or 0
+
+    def mark(self, partition: PartitionId) -> str | None:
+        """A transaction gets its number when it is run."""
+        return None
+
+    async def committed(self, marks: Iterable[str], ids: dict[str, list[str]]) -> set[str]:
+        """Those of transactions, named by their marks, that were committed."""
+        found: set[str] = set()
+        async with self._in_time() as connection:
+            for text in marks:
+                mark = Mark.parse(text)
+                if await connection.fetchval(sql("last_written"), mark.writer) == mark.number:
+                    found.add(text)
+        return found
+
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
+        """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, too.
+
+        Where it is cut off, `progress` says whether it was done.
+        """
+        loop = asyncio.get_running_loop()
+        writes = [Write(self._known.found(partition), batch, loop.create_future()) for partition, batch in batches]
+        async with self._in_time() as connection:
+            await connection.execute("BEGIN")
+            await connection.execute(sql("register_writer"), file)
+            stored = await prepare(connection, writes, Mark(file, number), self._dedupe_age_ms)
+            gone = [error for write in writes if write.future.done() and (error := write.future.exception())]
+            if gone:
+                await connection.execute("ROLLBACK")
+                raise gone[0]
+            ended_with = await connection.execute("COMMIT")
+            assert ended_with == "COMMIT", ended_with
+        self._writer.settle(stored)
+
+    async def forget(self, files: Sequence[UUID]) -> None:
+        """Files are gone, so nobody asks for them again."""
+        async with self._in_time() as connection:
+            await connection.execute(sql("forget_writers"), files)
+
+    # --- other brokers of the same store --------------------------------------------------------------
+
+    def announce(self, oldest_ms: int | None) -> None:
+        """Other brokers shall wait with what is newer than this; none: this one keeps nothing."""
+        if self._holding.spilled_since != oldest_ms:
+            self._holding.spilled_since = oldest_ms
+            self._holding.hurry()
+
+    async def horizon_ms(self) -> float:
+        """Up to which time this broker may store what it has kept: others may have older messages.
+
+        For the length of a lease it waits for brokers that were there before and have not been heard of again.
+        """
+        beat_s, since_s = self._holding.beat_s, time.monotonic() - self._back_s
+        if beat_s is None or beat_s < self._back_s:
+            return float("-inf")  # the next beat says to others what this broker keeps
+        async with self._in_time() as connection:
+            oldest, missing = await connection.fetchrow(
+                sql("spills_of_others"), self._me, LEASE_S, since_s + self._away_s, since_s, self._holding.name
+            )
+        if missing and since_s < LEASE_S:
+            return float("-inf")
+        return float("inf") if oldest is None else float(oldest)
+
+    # --- the connection -------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[Connection]:
+        """The connection, for a call that has a deadline; after any trouble the next one is new."""
+        is_connected = False
+        try:
+            async with asyncio.timeout(self._database.timeout_s):
+                connection = await self._connected()
+                is_connected = True
+                yield connection
+        except Unregistered as error:
+            self._let_go()
+            raise Unavailable("the database forgot this broker; it is tried again") from error
+        except _NEVER_TAKEN as error:
+            self._let_go()
+            raise BadMessage(f"the database does not take it: {error}") from error
+        except TROUBLE as error:
+            self._is_away = True
+            self._let_go()
+            raise self._database.failed(error, connected=is_connected) from error
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def _connected(self) -> Connection:
+        if not self._database.is_up:
+            raise self._database.unavailable()
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._database.connect()
+        return self._connection
+
+    def _let_go(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None

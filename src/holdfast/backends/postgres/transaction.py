@@ -1,0 +1,123 @@
+"""One transaction that stores writes, up to its commit.
+
+1. lock the partitions' rows, in the order of their key, and read their next offsets: from here on this broker alone
+   decides what comes next in them;
+2. where messages have ids: ask which are there already;
+3. COPY the rows of all that are new;
+4. note the ids, the partitions' new ends and this transaction's number in the writer's row, and send the notice.
+
+Whoever calls commits, and knows what to do where the answer is lost: the number in the writer's row tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from asyncpg import Connection
+
+from holdfast.backends.postgres import copying, planning, rows
+from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
+from holdfast.backends.postgres.queries import sql
+from holdfast.model.errors import TopicNotFound
+
+# The database takes notices below 8000 bytes.
+_NOTICE_BYTES_MAX: Final = 7_900
+
+
+class Mark(NamedTuple):
+    """Names one transaction: who ran it, and its number among those of that writer."""
+
+    writer: UUID
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.writer}:{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Mark:
+        """Raises `ValueError`."""
+        writer, _, number = text.partition(":")
+        return cls(UUID(writer), int(number))
+
+
+class Unregistered(Exception):
+    """The writer's row was pruned while the broker was away for days."""
+
+
+async def prepare(connection: Connection, writes: Sequence[Write], mark: Mark, dedupe_age_ms: int) -> list[Stored]:
+    """All steps between BEGIN and COMMIT. Raises `Unregistered`, and what the driver raises."""
+    keys = sorted({write.key for write in writes})
+    locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
+    ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
+    for write in writes:
+        if write.key not in ends:
+            write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
+    present = [write for write in writes if write.key in ends]
+    known = await _known_ids(connection, present, dedupe_age_ms)
+    fresh: Offsets = {key: {} for key in ends}
+    stored: list[Stored] = []
+    for write in present:
+        part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
+        ends[write.key] += part.fresh
+        stored.append(part)
+    if any(part.fresh and part.pushed is None for part in stored):
+        await connection.copy_records_to_table(
+            "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
+        )
+    if any(part.pushed is not None for part in stored):
+        await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
+    if any(part.keys for part in stored):
+        await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
+    await _finish(connection, ends, stored, mark)
+    return stored
+
+
+async def _copy(connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
+    source = copying.stream(parts)
+    await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
+
+
+async def _known_ids(connection: Connection, writes: list[Write], dedupe_age_ms: int) -> Offsets:
+    """Where messages stand whose ids are there already. Ids that are too old are made free."""
+    asked: dict[Key, list[str]] = {}
+    for write in writes:
+        if write.is_looked_up:
+            asked.setdefault(write.key, []).extend(filter(None, write.keys))
+    if not asked:
+        return {}
+    found = await connection.fetch(
+        sql("known_ids"),
+        [key[0] for key in asked],
+        [key[1] for key in asked],
+        ["\n".join(sorted(keys)) for keys in asked.values()],
+        dedupe_age_ms,
+    )
+    known: Offsets = {}
+    for topic_id, number, key, offset, counts in found:
+        if counts:
+            known.setdefault((topic_id, number), {})[str(key)] = offset
+    too_old = [row[:3] for row in found if not row[4]]
+    if too_old:
+        await connection.execute(sql("forget_ids"), *zip(*too_old, strict=True))
+    return known
+
+
+async def _finish(connection: Connection, ends: dict[Key, int], stored: list[Stored], mark: Mark) -> None:
+    sizes = dict.fromkeys(ends, 0)
+    for part in stored:
+        sizes[part.write.key] += part.size
+    notice = "end" + "".join(f" {topic_id} {number} {end}" for (topic_id, number), end in ends.items())
+    finished = await connection.fetch(
+        sql("finish"),
+        [key[0] for key in ends],
+        [key[1] for key in ends],
+        list(ends.values()),
+        list(sizes.values()),
+        mark.writer,
+        mark.number,
+        notice if len(notice) <= _NOTICE_BYTES_MAX else "look",
+    )
+    if not finished:
+        raise Unregistered

@@ -1,0 +1,363 @@
+"""The spill around a backend: a push that it does not take in time is kept on disk, acknowledged, and stored later.
+
+**Where a push goes.** To the backend, while that is healthy and nothing of the same partition waits in the spill; else
+to the spill. A push that was given to the backend and is refused, or not answered within the deadline, goes to the
+spill with all that are under way, in their order: none of them may be overtaken. From then on nothing is tried until
+the backend takes a write again, which is looked for every 100 ms.
+
+**Nothing is stored twice.** A push whose fate is not known is kept with a mark that tells later whether it was stored.
+A backend that has no such marks gets messages with ids only.
+
+**Publishing passes through `forward` alone.** `has_waiting` says yes to every fresh push, so the rules above the seam
+hand all of them over there; `append` is for what a leader does with what was forwarded to it, and passes through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+import uuid_utils
+
+from holdfast.backends.spill import events, files
+from holdfast.backends.spill.appending import Appender, CompletedFile, Room
+from holdfast.backends.spill.deadline import AdaptiveDeadline
+from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill.losable import Losable
+from holdfast.backends.spill.passing import PassingBackend
+from holdfast.backends.spill.ports import Target
+from holdfast.backends.spill.replay import TROUBLE, Replayer, ReplaySettings
+from holdfast.backends.spill.settings import SpillSettings
+from holdfast.backends.spill.stats import SpillStats
+from holdfast.backends.spill.topic_memory import TopicMemory
+from holdfast.backends.spill.trying import Attempts
+from holdfast.backends.spill.waiting import ANY, Waiting
+from holdfast.broker import results
+from holdfast.broker.backend import Backend
+from holdfast.model import names
+from holdfast.model.errors import (
+    BadTopicName,
+    DataDirectoryError,
+    HoldfastError,
+    ShuttingDown,
+    TooManyTopics,
+    Unavailable,
+)
+from holdfast.model.ids import NO_OFFSET, PartitionId, TimestampMs, TopicName
+from holdfast.model.limits import TOPICS_MAX
+from holdfast.model.messages import BatchPublished
+from holdfast.model.spill import FileBuffer
+from holdfast.model.topics import Topic, TopicConfig
+from holdfast.wire import batch_builder, record_batch
+
+log = structlog.get_logger("holdfast.spill")
+
+# Publishers were there so short a time ago that they are still there.
+_BUSY_S: Final = 1.0
+_LOOK_AT_ROOM_S: Final = 1.0
+
+
+class SpillBackend(PassingBackend):
+    """Keeps the promises of `broker.backend.Backend`; a push gets no offset while it waits (`NO_OFFSET`)."""
+
+    def __init__(
+        self, inner: Backend, target: Target, settings: SpillSettings, *, now_ms: Callable[[], TimestampMs]
+    ) -> None:
+        super().__init__(inner)
+        self.stats = SpillStats()
+        self.deadline = AdaptiveDeadline(settings.deadline_ms_min / 1000, settings.deadline_ms_max / 1000)
+        self.waiting = Waiting()
+        self.is_healthy = True
+        self.directory = SpillDirectory.open(settings.directory)
+        self.room = Room(self.directory, settings.free_bytes_min)
+        self._target = target
+        self._settings = settings
+        self._now_ms = now_ms
+        self._ensure_topic: Callable[[TopicName], Awaitable[object]] = self._create_plain
+        self._appender = self._new_appender(files.FAILOVER, is_synced=True)
+        self.replayer = self._new_replayer(self._appender, self.waiting, keeps_time=True)
+        self._losable_appender = self._new_appender(files.QOS0, is_synced=False)
+        self._losable_replayer = self._new_replayer(self._losable_appender, Waiting(), keeps_time=False)
+        self.losable = Losable(self._losable_appender, self.stats, self._forward_losable, now_ms)
+        self._attempts = Attempts(target, self.deadline, self.stats, on_trouble=self._give_up, keep=self._keep)
+        # Topics that were published to while nobody could say whether they exist.
+        self._provisional: set[TopicName] = set()
+        self._remembered = TopicMemory(settings.directory)
+        self._pushed_s = float("-inf")
+        self._looked_s = 0.0
+        self._spilled_at_ms = 0
+        self._reason = ""
+        self._is_stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def _new_appender(self, kind: str, *, is_synced: bool) -> Appender:
+        return Appender(
+            self.directory,
+            kind,
+            events_per_file=self._settings.events_per_file,
+            room=self.room,
+            is_synced=is_synced,
+            on_completed=self._on_completed,
+        )
+
+    def _new_replayer(self, appender: Appender, waiting: Waiting, *, keeps_time: bool) -> Replayer:
+        settings = self._settings
+        return Replayer(
+            self.directory,
+            self._target,
+            appender,
+            waiting,
+            self.stats,
+            ReplaySettings(settings.max_batch, settings.retry_interval_s, settings.startup_recovery_timeout_s),
+            topic=self.inner.topic,
+            ensure_topic=lambda name: self._ensure_topic(name),
+            is_busy=lambda: time.monotonic() - self._pushed_s < _BUSY_S,
+            keeps_time=keeps_time,
+        )
+
+    def _on_completed(self, done: CompletedFile) -> None:
+        replayer = self.replayer if done.file.kind == files.FAILOVER else self._losable_replayer
+        replayer.pending_files.append(done)
+        log.info("spill_file_complete", file=done.file.path.name, events=done.events)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def create_with(self, ensure_topic: Callable[[TopicName], Awaitable[object]]) -> None:
+        """A topic that is missing when its messages are stored is made with this."""
+        self._ensure_topic = ensure_topic
+
+    async def start(self) -> None:
+        """Go on with what an earlier broker left. The backend may be away."""
+        problem = self.inner.problem()
+        if problem is not None:
+            self._fall_back(problem)
+        # Before the first file of this broker is begun: what is half written now was left by another.
+        try:
+            found = await asyncio.to_thread(self.directory.recover)
+        except OSError as error:
+            self.directory.close()
+            raise DataDirectoryError(f"cannot read the spill in {self.directory.path}: {error.strerror}") from error
+        self.inner.watch_topics(self._remembered.add)
+        self.inner.watch_deletions(self._remembered.remove)
+        self._appender.start()
+        self._losable_appender.start()
+        self._task = asyncio.get_running_loop().create_task(self._run(found))
+
+    async def stop(self) -> None:
+        """Make what waits durable; it is stored at the next start, as far as it is not by now."""
+        self._is_stopping = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._attempts.stop()
+        self.losable.flush(is_healthy=False)
+        await self._appender.stop()
+        await self._losable_appender.stop()
+        self.directory.close()
+
+    async def _run(self, found: Sequence[SpillFile]) -> None:
+        try:
+            self.stats.failed_events += await asyncio.to_thread(files.count_failed, self.directory.path)
+            await self._losable_replayer.look_at([file for file in found if file.kind == files.QOS0])
+            await self.replayer.look_at([file for file in found if file.kind == files.FAILOVER])
+        except OSError as error:
+            # Files that cannot be read must not be overtaken: everything goes behind them until somebody looks.
+            log.critical("spill_unreadable", directory=str(self.directory.path), problem=str(error))
+            return
+        while True:
+            self.losable.flush(is_healthy=self.is_healthy)
+            try:
+                if not self.is_healthy:
+                    await self._look()
+                if self.is_healthy:
+                    await self.replayer.run_once()
+                    await self._losable_replayer.run_once()
+                await self._remembered.write()
+                if time.monotonic() - self._looked_s > _LOOK_AT_ROOM_S:
+                    self._looked_s = time.monotonic()
+                    await asyncio.to_thread(self.room.look)
+            except TROUBLE as error:
+                self._give_up(error.message)
+            except OSError as error:
+                log.error("spill_replay_failed", problem=str(error), hint="it is tried again all the time")
+            except Exception:
+                # A bug of ours: what is kept stays kept, everything queues behind it, and somebody reads of it.
+                log.exception("spill_replay_bug")
+            await asyncio.sleep(self._settings.flush_ms / 1000)
+
+    async def _look(self) -> None:
+        """Whether the backend takes writes again, as fast as pushes need it."""
+        try:
+            async with asyncio.timeout(self.deadline.seconds):
+                await self._target.probe()
+        except TimeoutError:
+            return
+        self.is_healthy = True
+        self._provisional.clear()
+        log.info("spill_store_recovered", pending=self.pending)
+
+    # --- words ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Messages that are kept and not stored yet."""
+        return self.waiting.total + self._losable_replayer.pending_events
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that was ever kept here is stored."""
+        return (
+            self.is_healthy
+            and self.waiting.is_known
+            and self._appender.is_idle
+            and self._losable_appender.is_idle
+            and not self.replayer.has_more_to_do
+            and not self._losable_replayer.has_more_to_do
+        )
+
+    def problem(self) -> str | None:
+        """None as long as pushes are taken, be it into the spill."""
+        problem = self.inner.problem()
+        if problem is None or (self._appender.failure is None and self.room.free_bytes > self.room.free_bytes_min):
+            return None
+        return f"{problem}; and the spill takes nothing: its disk is full or failed"
+
+    def file_buffer(self) -> FileBuffer:
+        is_there = self.is_healthy and self.inner.problem() is None
+        return FileBuffer(
+            pending=self.pending,
+            flushed=self.stats.replayed_events,
+            failed=self.stats.failed_events,
+            db_healthy=is_there,
+        )
+
+    # --- pushes -----------------------------------------------------------------------------------
+
+    def has_waiting(self, partition: PartitionId) -> bool:
+        return True
+
+    def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        self._pushed_s = time.monotonic()
+        if self._target.needs_ids and not has_ids:
+            batch, has_ids = _with_ids(batch), True
+        if not self.is_healthy or self.waiting.is_waiting(partition):
+            return self._keep(partition, batch)
+        mark = self._target.mark(partition)
+        try:
+            future = self.inner.forward(partition, batch, has_ids=has_ids)
+        except ShuttingDown:
+            raise
+        except Unavailable as error:
+            self._give_up(error.message)
+            return self._keep(partition, batch)
+        return self._attempts.wait_for(future, partition, batch, mark)
+
+    def push_losable(self, partition: PartitionId, batch: bytearray) -> BatchPublished:
+        """Acknowledge a push that may be lost (qos 0) before it is anywhere but in memory. Raises `Unavailable`."""
+        if self._target.needs_ids:
+            batch = _with_ids(batch)
+        return self.losable.push(partition, batch, is_chosen=partition.topic not in self._provisional)
+
+    def _forward_losable(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        return self.forward(partition, batch, has_ids=self._target.needs_ids)
+
+    def _give_up(self, reason: str) -> None:
+        """The backend is in trouble: what it has not answered is kept here, in order."""
+        self._fall_back(reason)
+        self._attempts.give_up()
+
+    def _fall_back(self, reason: str) -> None:
+        if self.is_healthy:
+            self.is_healthy = False
+            self.stats.outages += 1
+            log.warning("spill_began", problem=reason, hint="pushes are kept on this broker's disk until it is back")
+        elif reason != self._reason:
+            log.info("spill_goes_on", problem=reason, pending=self.pending)
+        self._reason = reason
+
+    def _keep(
+        self, partition: PartitionId, batch: bytearray, mark: str | None = None
+    ) -> asyncio.Future[BatchPublished]:
+        """Have a batch on the disk; done once it is. Raises `Unavailable`, and fails with it."""
+        self._spilled_at_ms = max(self._spilled_at_ms, self._now_ms())
+        is_chosen = partition.topic not in self._provisional
+        lines, count = events.lines_of(partition, batch, self._spilled_at_ms, is_chosen=is_chosen, tried=mark)
+        try:
+            written = self._appender.append(lines, count)
+        except HoldfastError:
+            self.stats.refused_pushes += 1
+            raise
+        if not self.waiting.total:
+            self._target.announce(self._spilled_at_ms)
+        place = partition if is_chosen else PartitionId(partition.topic, ANY)
+        self.waiting.add(place, count)
+        promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
+
+        def settle(done: asyncio.Future[None]) -> None:
+            error = results.failure(done)
+            if error is not None:
+                self.waiting.remove(place, count)
+                self.stats.refused_pushes += 1
+                results.refuse(promise, error)
+                return
+            self.stats.spilled_events += count
+            self.stats.spilled_bytes += len(lines)
+            if not promise.done():
+                promise.set_result(
+                    BatchPublished(partition=partition.number, base_offset=NO_OFFSET, count=count, duplicates=0)
+                )
+
+        written.add_done_callback(settle)
+        return promise
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: TopicName) -> Topic | None:
+        """While nobody can say which topics there are, one that may be created by use is taken to be there."""
+        try:
+            known = self.inner.topic(name)
+        except Unavailable:
+            known = self._remembered.topic(name)
+            if known is None and not self._settings.auto_create:
+                raise
+        if known is not None or self.is_healthy or not self._settings.auto_create:
+            return known
+        try:
+            checked = names.topic_name(name)
+        except BadTopicName:
+            return None
+        if checked not in self._provisional:
+            if len(self._provisional) + len(self.inner.topics()) >= TOPICS_MAX:
+                raise TooManyTopics(f"there are {TOPICS_MAX} topics already; delete one first")
+            self._provisional.add(checked)
+        return Topic(name=checked, config=TopicConfig(), created_ms=self._now_ms())
+
+    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        """In time, or not at all: whoever publishes to a new topic waits for it."""
+        if not self.is_healthy:
+            raise Unavailable(f"the store is away: {self._reason}")
+        try:
+            async with asyncio.timeout(self.deadline.seconds):
+                return await self.inner.create_topic(name, config)
+        except TimeoutError:
+            self._give_up("it did not make a topic in time")
+            raise Unavailable("the store did not answer in time; try again") from None
+        except Unavailable as error:
+            if not isinstance(error, ShuttingDown):
+                self._give_up(error.message)
+            raise
+
+    async def _create_plain(self, name: TopicName) -> None:
+        await self.inner.create_topic(name, TopicConfig())
+
+
+def _with_ids(batch: bytearray) -> bytearray:
+    """The same messages, each with an id."""
+    messages = [
+        events.message_of(record, record_batch.record_id(record) or str(uuid_utils.uuid7()))
+        for record in record_batch.decode_records(batch)
+    ]
+    return batch_builder.build_batch(messages, record_batch.header(batch).base_timestamp_ms)

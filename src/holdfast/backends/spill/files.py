@@ -1,0 +1,256 @@
+"""The directory of a spill: its files, and what each crash leaves of them.
+
+::
+
+    spill.lock                     locked (flock) by the broker that runs here; holds its process id, for people
+    topics.json                    the topics there were (`topic_memory`)
+    failover_<UUIDv7>.buf.tmp      being written
+    failover_<UUIDv7>.buf          complete: will be stored and then deleted, the lowest name first
+    qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
+    failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
+
+A `.buf` holds one line for each message (`events`). Names rise, also where the clock of the machine goes back. Anything
+else in the directory is left alone.
+
+**Crash cases.**
+
+- *Killed while writing*: the `.buf.tmp` ends with half a line, or after a power failure with pages that never came. The
+  next start cuts it behind its last good line and makes it a `.buf`. Nothing behind that line was acknowledged, because
+  acknowledgements wait for the sync of all of it. Whole lines in what is cut are kept in `failed`: should the disk have
+  changed them later, they are not gone.
+- *Killed between sync and rename*: as above, with nothing to cut.
+- *Killed between rename and the sync of the directory*: either name is there after a power failure; both are read.
+- *Killed while it is stored again*: the store itself has counted the lines, in the same transaction, or the file
+  `.progress` beside it has (`ports`).
+- *Killed between the last line and the delete*, or before the delete is on the disk: the store says that all lines are
+  stored; the file is deleted. What the store knows of a file goes after the file is gone for good.
+- *A line that is damaged* goes to `failed` with the reason, and the ones behind it are stored: only it is lost.
+- *Killed while a line goes to `failed`*: that is noted, by the line's number, before the line counts as done; a second
+  time it is recognised.
+- *Disk full*: what was begun is cut off again, and the publishers concerned are refused with `disk_full`.
+- *A sync fails*: what reached the disk is unknown. The publishers are refused, and nothing is written here until the
+  next start, as everywhere else (decision 19).
+- *The directory goes away* (its disk is taken out): as a sync that fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+import structlog
+import uuid_utils
+
+from holdfast.backends.spill import events
+from holdfast.backends.spill.events import BadLine
+from holdfast.model.errors import DataDirectoryError
+from holdfast.model.limits import MIB
+from holdfast.storage.directory import lock_directory, make_directory
+from holdfast.storage.durable import sync_data, sync_directory
+
+log = structlog.get_logger("holdfast.spill")
+
+FAILOVER: Final = "failover"
+QOS0: Final = "qos0"
+_NAME: Final = re.compile(r"(failover|qos0)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.buf(\.tmp)?\Z")
+_LOCK: Final = "spill.lock"
+# Read at once. A message is smaller than this, so a piece always has a whole line.
+_PIECE_BYTES: Final = 4 * MIB
+
+
+class SpillFile(NamedTuple):
+    """A file of the directory; those of one kind are stored in the order of their names."""
+
+    kind: str
+    id: UUID
+    path: Path
+
+    @property
+    def is_complete(self) -> bool:
+        return self.path.suffix == ".buf"
+
+
+class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of a file in `failed`."""
+
+    line: int
+    reason: str
+    event: str | None = None
+    event_base64: bytes | None = None
+
+
+class SpillDirectory:
+    """An opened and locked directory."""
+
+    def __init__(self, path: Path, lock_fd: int | None) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+        self._last_id = max((file.id.int for file in listed(path)), default=0)
+
+    @classmethod
+    def open(cls, path: Path) -> SpillDirectory:
+        """Create or open, and lock. Raises `DataDirectoryError` that says what to do."""
+        try:
+            make_directory(path)
+            (path / "failed").mkdir(exist_ok=True)
+            sync_directory(path)
+            lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"cannot use {path} for the spill: {error.strerror}; name another with --spill-dir, "
+                "or go without it with --no-spill"
+            ) from error
+        try:
+            lock_directory(lock_fd, path, "--spill-dir")
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return cls(path, lock_fd)
+
+    def close(self) -> None:
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def new_file(self, kind: str) -> SpillFile:
+        """A name above all others, for a file that is yet to be made."""
+        self._last_id = max(uuid_utils.uuid7().int, self._last_id + 1)
+        made = UUID(int=self._last_id)
+        return SpillFile(kind, made, self.path / f"{kind}_{made}.buf.tmp")
+
+    def recover(self) -> list[SpillFile]:
+        """Complete what a crash left, and list all that is to be stored. Raises `OSError`."""
+        for file in listed(self.path):
+            if not file.is_complete:
+                self._complete(file)
+        return [file for file in listed(self.path) if file.is_complete]
+
+    def _complete(self, file: SpillFile) -> None:
+        data = file.path.read_bytes()
+        kept = events.whole_bytes(data)
+        cut = data[kept:]
+        if cut:
+            log.warning("spill_tail_cut", file=file.path.name, cut_bytes=len(cut), kept_bytes=kept)
+        first = data.count(b"\n", 0, kept)
+        whole = cut.split(b"\n")[:-1]
+        reason = "it is behind the last good line of a file that a crash left: it was not acknowledged"
+        self.note_failed(file, [BadLine(first + place, line, reason) for place, line in enumerate(whole)])
+        if not kept:
+            file.path.unlink()
+        else:
+            fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.ftruncate(fd, kept)
+                sync_data(fd)
+            finally:
+                os.close(fd)
+            file.path.rename(completed(file).path)
+        sync_directory(self.path)
+
+    def note_failed(self, file: SpillFile, bad: list[BadLine]) -> int:
+        """Keep lines that cannot be stored, durably; returns how many are new there. Raises `OSError`."""
+        if not bad:
+            return 0
+        path = self.path / "failed" / completed(file).path.name
+        noted = {each.line for each in failed_lines(path)} if path.exists() else set()
+        new = [each for each in bad if each.place not in noted]
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        try:
+            os.write(fd, b"".join(msgspec.json.encode(_failed(each)) + b"\n" for each in new))
+            sync_data(fd)
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)
+        for each in new:
+            log.error("spill_line_failed", file=file.path.name, line=each.place, reason=each.reason)
+        return len(new)
+
+    def sync(self) -> None:
+        """What was deleted stays deleted. Raises `OSError`."""
+        sync_directory(self.path)
+
+
+def _failed(bad: BadLine) -> Failed:
+    try:
+        return Failed(bad.place, bad.reason, event=bad.line.decode())
+    except UnicodeDecodeError:
+        return Failed(bad.place, bad.reason, event_base64=bad.line)
+
+
+def listed(path: Path) -> list[SpillFile]:
+    """The files of a spill, in the order in which they are stored; all other files are somebody else's."""
+    found = []
+    for each in path.iterdir():
+        match = _NAME.match(each.name)
+        if match is not None and each.is_file():
+            found.append(SpillFile(match[1], UUID(match[2]), each))
+    return sorted(found, key=lambda file: (file.kind, file.id.int))
+
+
+def completed(file: SpillFile) -> SpillFile:
+    return file._replace(path=file.path.with_name(f"{file.kind}_{file.id}.buf"))
+
+
+def failed_lines(path: Path) -> list[Failed]:
+    """What stands in a file of `failed`, as far as it is whole."""
+    found = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            found.append(msgspec.json.decode(line, type=Failed))
+        except msgspec.MsgspecError:
+            continue  # the last line of a crash
+    return found
+
+
+def count_failed(path: Path) -> int:
+    return sum(len(failed_lines(each)) for each in failed_files(path))
+
+
+def failed_files(path: Path) -> list[Path]:
+    directory = path / "failed"
+    return sorted(each for each in directory.iterdir() if _NAME.match(each.name)) if directory.is_dir() else []
+
+
+def read_piece(path: Path, position: int) -> bytes:
+    """Whole lines from a place on; nothing at the end. What is behind the last line break is left out."""
+    with path.open("rb") as file:
+        file.seek(position)
+        data = file.read(_PIECE_BYTES)
+        while data and b"\n" not in data:
+            more = file.read(_PIECE_BYTES)
+            if not more:
+                return b""
+            data += more
+    return data[: data.rfind(b"\n") + 1]
+
+
+def position_of_line(path: Path, number: int) -> int:
+    """Where a line begins, counted from 0; the end if there are fewer."""
+    position = 0
+    while number > 0:
+        piece = read_piece(path, position)
+        lines = piece.count(b"\n")
+        if not piece:
+            break
+        if lines <= number:
+            number -= lines
+            position += len(piece)
+            continue
+        for _ in range(number):
+            position = position + piece.index(b"\n") + 1
+            piece = piece[piece.index(b"\n") + 1 :]
+        break
+    return position
+
+
+def as_text(data: bytes) -> str:
+    """For people: text, or base64 where it is none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode()

@@ -1,0 +1,170 @@
+"""Storing what was spilled in a backend that cannot count lines itself: a cluster, or a pair.
+
+Such a backend recognises ids for a while only. So every message has one before it is first tried, and how far a file
+is stored stands in `<file>.progress` beside it::
+
+    {"done": lines stored, "trying": lines that a step was about to store, "ends": where partitions ended before it}
+
+It is written, synced and renamed before a step and after it. Crash case: `trying` is more than `done`. Then nobody
+knows how much of the step was stored, so the partitions are read from those ends on, and messages whose ids are there
+are left out. The same is done, with the mark of the push, for one whose first try was not answered. A log says what is
+in it, however late it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.backends.spill.files import FAILOVER
+from holdfast.broker.backend import Backend
+from holdfast.model.errors import CallerError, OffsetOutOfRange
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.limits import MIB
+from holdfast.model.messages import BatchPublished, NewMessage
+from holdfast.storage.durable import replace_file, sync_directory
+from holdfast.wire import batch_builder, record_batch
+
+_READ_BYTES: Final = 4 * MIB
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of a progress file."""
+
+    done: int = 0
+    trying: int = 0
+    ends: dict[str, int] = {}
+
+
+class LogTarget:
+    """Keeps the promises of `ports.Target` with progress files and ids."""
+
+    needs_ids = True
+
+    def __init__(self, inner: Backend, directory: Path) -> None:
+        self._inner = inner
+        self._directory = directory
+
+    def mark(self, partition: PartitionId) -> str | None:
+        return f"{partition}@{self._inner.end_offset(partition)}"
+
+    def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
+        """What is on its way to other nodes cannot be called back."""
+        return {}
+
+    async def probe(self) -> None:
+        await self._inner.catch_up_cursors()
+
+    async def committed(self, marks: Iterable[str], ids: dict[str, list[str]]) -> set[str]:
+        found: set[str] = set()
+        for mark in marks:
+            place, _, end = mark.rpartition("@")
+            found |= await self._ids_from(_partition(place), Offset(int(end)), set(ids[mark]))
+        return found
+
+    async def progress(self, file: UUID) -> int:
+        return (await asyncio.to_thread(self._noted, file)).done
+
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
+        before = await asyncio.to_thread(self._noted, file)
+        if before.trying > before.done:
+            batches = await self._without_stored(batches, before.ends)
+        ends = {str(partition): int(self._inner.end_offset(partition)) for partition, _ in batches}
+        trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)})
+        await asyncio.to_thread(self._note, file, trying)
+        publishes = [self._inner.forward(partition, batch, has_ids=True) for partition, batch in batches]
+        done = await asyncio.gather(*publishes, return_exceptions=True)
+        # Trouble of the moment first: what is wrong with a message is said again when it is tried again.
+        failures = sorted(
+            (each for each in done if isinstance(each, BaseException)), key=lambda each: isinstance(each, CallerError)
+        )
+        if failures:
+            raise failures[0]
+        after = Progress(number, trying.trying, trying.ends) if trying.trying > number else Progress(number)
+        await asyncio.to_thread(self._note, file, after)
+
+    async def forget(self, files: Sequence[UUID]) -> None:
+        for file in files:
+            self._path(file).unlink(missing_ok=True)
+
+    def announce(self, oldest_ms: int | None) -> None:
+        """Other nodes keep what they are given themselves."""
+
+    async def horizon_ms(self) -> float:
+        return float("inf")
+
+    # --- what a log has ---------------------------------------------------------------------------------
+
+    async def _without_stored(
+        self, batches: Sequence[tuple[PartitionId, bytearray]], ends: dict[str, int]
+    ) -> list[tuple[PartitionId, bytearray]]:
+        left: list[tuple[PartitionId, bytearray]] = []
+        for partition, batch in batches:
+            end = ends.get(str(partition))
+            if end is None:
+                left.append((partition, batch))
+                continue
+            records = record_batch.decode_records(batch)
+            wanted = {message_id for record in records if (message_id := record_batch.record_id(record)) is not None}
+            stored = await self._ids_from(partition, Offset(end), wanted)
+            fresh = [record for record in records if record_batch.record_id(record) not in stored]
+            if len(fresh) == len(records):
+                left.append((partition, batch))
+            elif fresh:
+                time_ms = record_batch.header(batch).base_timestamp_ms
+                left.append((partition, batch_builder.build_batch(list(map(_message, fresh)), time_ms)))
+        return left
+
+    async def _ids_from(self, partition: PartitionId, offset: Offset, wanted: set[str]) -> set[str]:
+        """Those of the wanted ids that messages from `offset` on have."""
+        if not wanted or self._inner.topic(partition.topic) is None:
+            return set()
+        await self._inner.catch_up(partition)
+        found: set[str] = set()
+        offset = max(offset, self._inner.start_offset(partition))
+        while offset < self._inner.end_offset(partition):
+            try:
+                batches = await self._inner.read(partition, offset, _READ_BYTES)
+            except OffsetOutOfRange:
+                break  # retention was faster: what expired was stored
+            for batch in batches:
+                if record_batch.has_ids(batch):
+                    found |= wanted & {record_batch.record_id(each) for each in record_batch.decode_records(batch)}
+                offset = record_batch.header(batch).next_offset
+            if not batches:
+                break
+        return found
+
+    # --- the file ---------------------------------------------------------------------------------------
+
+    def _path(self, file: UUID) -> Path:
+        return self._directory / f"{FAILOVER}_{file}.progress"
+
+    def _noted(self, file: UUID) -> Progress:
+        try:
+            return msgspec.json.decode(self._path(file).read_bytes(), type=Progress)
+        except FileNotFoundError:
+            return Progress()
+
+    def _note(self, file: UUID, progress: Progress) -> None:
+        replace_file(self._path(file), msgspec.json.encode(progress) + b"\n")
+        sync_directory(self._directory)
+
+
+def _open_ends(progress: Progress) -> dict[str, int]:
+    return progress.ends if progress.trying > progress.done else {}
+
+
+def _partition(text: str) -> PartitionId:
+    topic, _, number = text.rpartition("/")
+    return PartitionId(TopicName(topic), int(number))
+
+
+def _message(record: record_batch.Record) -> NewMessage:
+    headers = [pair for pair in record.headers if pair[0] != record_batch.ID_HEADER]
+    return NewMessage(value=record.value, key=record.key, id=record_batch.record_id(record), headers=headers)

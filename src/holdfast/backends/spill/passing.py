@@ -1,0 +1,141 @@
+"""A backend that passes every call on to another one: what a wrapper does not change."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast.broker.backend import Backend, Unwatch
+from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import BatchPublished
+from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
+
+
+class PassingBackend:
+    """Keeps the promises of `broker.backend.Backend` as well as `inner` does."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+
+    @property
+    def node_id(self) -> str:
+        return self.inner.node_id
+
+    def problem(self) -> str | None:
+        return self.inner.problem()
+
+    @property
+    def delivers_where_led(self) -> bool:
+        return self.inner.delivers_where_led
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def leads(self, partition: PartitionId) -> bool:
+        return self.inner.leads(partition)
+
+    def has_waiting(self, partition: PartitionId) -> bool:
+        return self.inner.has_waiting(partition)
+
+    def reign(self, partition: PartitionId) -> int | None:
+        return self.inner.reign(partition)
+
+    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
+        self.inner.watch_reigns(on_change)
+
+    def append(self, partition: PartitionId, batch: bytearray) -> Future[Offset]:
+        return self.inner.append(partition, batch)
+
+    def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> Future[Offset]:
+        return self.inner.append_all(partition, batches)
+
+    def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> Future[BatchPublished]:
+        return self.inner.forward(partition, batch, has_ids=has_ids)
+
+    def publish_with(self, publish_here: Callable[[PartitionId, bytearray], Future[BatchPublished]]) -> None:
+        self.inner.publish_with(publish_here)
+
+    async def catch_up(self, partition: PartitionId) -> None:
+        await self.inner.catch_up(partition)
+
+    def staleness_ms(self, partition: PartitionId) -> int:
+        return self.inner.staleness_ms(partition)
+
+    def is_current(self, partition: PartitionId) -> bool:
+        return self.inner.is_current(partition)
+
+    async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
+        return await self.inner.read(partition, offset, bytes_max)
+
+    def start_offset(self, partition: PartitionId) -> Offset:
+        return self.inner.start_offset(partition)
+
+    def end_offset(self, partition: PartitionId) -> Offset:
+        return self.inner.end_offset(partition)
+
+    def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
+        return self.inner.next_readable(partition, offset)
+
+    async def offset_at(self, partition: PartitionId, timestamp_ms: TimestampMs) -> Offset:
+        return await self.inner.offset_at(partition, timestamp_ms)
+
+    def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
+        return self.inner.watch(partition, on_commit)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topic(self, name: TopicName) -> Topic | None:
+        return self.inner.topic(name)
+
+    def topics(self) -> Sequence[Topic]:
+        return self.inner.topics()
+
+    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        return await self.inner.create_topic(name, config)
+
+    async def delete_topic(self, name: TopicName) -> None:
+        await self.inner.delete_topic(name)
+
+    def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
+        self.inner.watch_topics(on_topic)
+
+    def watch_deletions(self, on_deleted: Callable[[TopicName], None]) -> None:
+        self.inner.watch_deletions(on_deleted)
+
+    def describe_partition(self, partition: PartitionId) -> PartitionDescription:
+        return self.inner.describe_partition(partition)
+
+    # --- cursors ----------------------------------------------------------------------------------
+
+    def cursor(self, topic: TopicName, name: CursorName) -> Mapping[int, Offset] | None:
+        return self.inner.cursor(topic, name)
+
+    def cursors(self) -> Sequence[tuple[TopicName, CursorName]]:
+        return self.inner.cursors()
+
+    async def catch_up_cursors(self) -> None:
+        await self.inner.catch_up_cursors()
+
+    def set_cursor(
+        self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
+    ) -> Future[None]:
+        return self.inner.set_cursor(topic, name, positions, only_forward=only_forward)
+
+    async def take_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
+    ) -> None:
+        await self.inner.take_cursor(topic, name, number, stands_at=stands_at, to=to)
+
+    async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
+        await self.inner.delete_cursor(topic, name)
+
+    # --- the cluster ------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterDescription:
+        return await self.inner.cluster()
+
+    def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
+        return self.inner.describe_groups(topic)
+
+    async def transfer(self, partition: PartitionId | None, node: str) -> None:
+        await self.inner.transfer(partition, node)

@@ -1,0 +1,143 @@
+"""Pushes that the backend has: answered by it in time, or kept by the spill, none before one that was given earlier."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.backends.spill.deadline import AdaptiveDeadline
+from holdfast.backends.spill.ports import Target
+from holdfast.backends.spill.stats import SpillStats
+from holdfast.broker import results
+from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Unavailable
+from holdfast.model.ids import PartitionId
+from holdfast.model.messages import BatchPublished
+
+Keep = Callable[[PartitionId, bytearray, str | None], asyncio.Future[BatchPublished]]
+
+
+class _Attempt(NamedTuple):
+    """A push that the backend has, and what it is worth waiting for."""
+
+    partition: PartitionId
+    batch: bytearray
+    mark: str | None
+    began_s: float
+    future: asyncio.Future[BatchPublished]
+    promise: asyncio.Future[BatchPublished]
+
+
+class Attempts:
+    """All that is under way, and the one timer that watches the oldest of it."""
+
+    def __init__(
+        self,
+        target: Target,
+        deadline: AdaptiveDeadline,
+        stats: SpillStats,
+        *,
+        on_trouble: Callable[[str], None],
+        keep: Keep,
+    ) -> None:
+        self._target = target
+        self._deadline = deadline
+        self._stats = stats
+        self._on_trouble = on_trouble
+        self._keep = keep
+        # In the order in which they were given to the backend.
+        self._under_way: dict[asyncio.Future[BatchPublished], _Attempt] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stop(self) -> None:
+        """Keep what is under way: nobody waits for the backend any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.give_up()
+
+    def wait_for(
+        self, future: asyncio.Future[BatchPublished], partition: PartitionId, batch: bytearray, mark: str | None
+    ) -> asyncio.Future[BatchPublished]:
+        """What becomes of a push that was just given to the backend, within the deadline."""
+        promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
+        self._under_way[future] = _Attempt(partition, batch, mark, time.monotonic(), future, promise)
+        future.add_done_callback(self._on_tried)
+        if self._timer is None:
+            self._set_timer()
+        return promise
+
+    def _on_tried(self, future: asyncio.Future[BatchPublished]) -> None:
+        attempt = self._under_way.get(future)
+        error = results.failure(future)
+        if attempt is None:
+            return  # given up before
+        if isinstance(error, Unavailable | LeaderChanged):
+            self._on_trouble(error.message)
+            return
+        del self._under_way[future]
+        self._settle(attempt, error)
+
+    def _settle(self, attempt: _Attempt, error: BaseException | None) -> None:
+        if error is not None:
+            results.refuse(attempt.promise, error)
+            return
+        self._deadline.note(time.monotonic() - attempt.began_s)
+        if not attempt.promise.done():
+            attempt.promise.set_result(attempt.future.result())
+
+    def _set_timer(self) -> None:
+        self._timer = None
+        if self._under_way:
+            oldest = next(iter(self._under_way.values()))
+            left_s = oldest.began_s + self._deadline.seconds - time.monotonic()
+            if left_s <= 0:
+                self._on_trouble(f"it did not answer within {self._deadline.seconds * 1000:.0f} ms")
+                return
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._set_timer)
+
+    def give_up(self) -> None:
+        """Keep what the backend has not answered, in the order in which it was given there."""
+        if not self._under_way:
+            return
+        fates = self._target.abandon()
+        attempts, self._under_way = list(self._under_way.values()), {}
+        for attempt in attempts:
+            future = attempt.future
+            if future in fates:
+                self._keep_attempt(attempt, fates[future])
+            elif not future.done():
+                self._keep_attempt(attempt, attempt.mark)
+            else:
+                error = results.failure(future)
+                if isinstance(error, LeaderChanged):
+                    self._keep_attempt(attempt, error.mark or attempt.mark)
+                elif isinstance(error, Unavailable) and not isinstance(error, ShuttingDown):
+                    self._keep_attempt(attempt, None)
+                else:
+                    self._settle(attempt, error)
+
+    def _keep_attempt(self, attempt: _Attempt, mark: str | None) -> None:
+        if mark is not None:
+            self._stats.unknown_fates += 1
+        try:
+            kept = self._keep(attempt.partition, attempt.batch, mark)
+        except HoldfastError as error:
+            results.refuse(attempt.promise, _after_a_try(error, mark))
+            return
+
+        def settle(done: asyncio.Future[BatchPublished]) -> None:
+            error = results.failure(done)
+            if error is not None:
+                results.refuse(attempt.promise, _after_a_try(error, mark))
+            elif not attempt.promise.done():
+                attempt.promise.set_result(done.result())
+
+        kept.add_done_callback(settle)
+
+
+def _after_a_try(error: BaseException, mark: str | None) -> BaseException:
+    """What could not be kept may have been stored all the same."""
+    if mark is None or not isinstance(error, HoldfastError):
+        return error
+    return LeaderChanged(f"the store did not answer, and it could not be kept: {error.message}")

@@ -1,0 +1,57 @@
+"""Storing what a spill kept without the broker that kept it: `holdfast spill replay`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.backends.spill import inspecting
+from holdfast.backends.spill.files import SpillDirectory
+from holdfast.broker.broker import Broker
+from holdfast.model.errors import Unavailable
+from holdfast.node.config import Config
+from holdfast.node.node import now_ms
+from holdfast.node.stores import PostgresStore
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """What became of the messages."""
+
+    stored: int
+    already_stored: int
+    failed: int
+
+
+async def replay(
+    config: Config, path: Path, *, is_with_failed: bool, timeout_s: float, on_progress: Callable[[int], None]
+) -> Replayed:
+    """Until nothing waits any more. Raises `DataDirectoryError` where a broker has the directory, `Unavailable`."""
+    directory = SpillDirectory.open(path)
+    try:
+        if is_with_failed:
+            inspecting.requeue(directory)
+    finally:
+        directory.close()
+    assert config.store is not None
+    wanted = msgspec.structs.replace(
+        config, spill=True, spill_dir=str(path), spill_startup_recovery_timeout_s=timeout_s
+    )
+    store = PostgresStore(wanted, config.store, now_ms=now_ms)
+    await store.start()
+    spill = store.spill
+    assert spill is not None
+    try:
+        spill.create_with(Broker(spill, now_ms=now_ms, auto_create=config.auto_create).ensure_topic)
+        async with asyncio.timeout(timeout_s):
+            while not spill.is_drained:
+                on_progress(spill.stats.replayed_events)
+                await asyncio.sleep(config.spill_flush_ms / 1000)
+    except TimeoutError:
+        problem = store.backend.problem() or spill.inner.problem() or "it takes too long"
+        raise Unavailable(f"not everything could be stored within {timeout_s:g} s: {problem}") from None
+    finally:
+        await store.stop()
+    return Replayed(spill.stats.replayed_events, spill.stats.already_stored_events, spill.stats.failed_events)

@@ -1,0 +1,15 @@
+"""A few outages in a row under load, with dice: `make chaos-outage` does a hundred."""
+
+from __future__ import annotations
+
+import asyncio
+
+from chaos.outage import run
+
+from tests.support.sizes import dice, scaled
+
+
+def test_nothing_is_lost_repeated_or_out_of_order_over_outages_in_a_row() -> None:
+    found = asyncio.run(run(scaled(4, 100), dice("outage").randrange(1 << 31), iter))
+    assert not found["examples"], found
+    assert int(str(found["acknowledged"])) > 100

@@ -1,0 +1,83 @@
+"""A broker whose store may go away: a spill around a PostgreSQL, and short names for long calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.spill import files
+from holdfast.backends.spill.backend import SpillBackend
+from holdfast.backends.spill.settings import SpillSettings
+from holdfast.broker.broker import Broker
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.messages import NewMessage, Published
+from holdfast.model.topics import TopicConfig
+from tests.postgres.stores import now_ms
+
+FAST: dict[str, Any] = {"flush_ms": 20, "retry_interval_s": 0.05, "free_bytes_min": 0}
+
+
+@dataclass
+class Spilling:
+    database: PostgresBackend
+    spill: SpillBackend
+    broker: Broker
+
+    @property
+    def directory(self) -> Path:
+        return self.spill.directory.path
+
+    async def create(self, name: str = "t", partitions: int = 1) -> PartitionId:
+        await self.spill.create_topic(TopicName(name), TopicConfig(partitions=partitions))
+        return PartitionId(TopicName(name), 0)
+
+    async def push(
+        self, *values: bytes, topic: str = "t", partition: int | None = None, ids: Sequence[str] = ()
+    ) -> list[Published]:
+        given = list(ids) or [None] * len(values)
+        messages = [NewMessage(value=value, id=each) for value, each in zip(values, given, strict=True)]
+        return await self.broker.publish(topic, messages, partition)
+
+    async def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
+        """Everything that is stored, in order."""
+        found: list[bytes] = []
+        offset, _ = self.broker.partition_range(topic, partition)
+        while True:
+            messages, offset = await self.broker.read(topic, partition, Offset(offset), 1000, 1 << 20)
+            if not messages:
+                return found
+            found += [message.value for message in messages]
+
+    async def stop(self) -> None:
+        await self.spill.stop()
+        await self.database.stop()
+
+    async def drained(self, timeout_s: float = 20.0) -> None:
+        """Until everything that was kept is stored."""
+        await until(lambda: self.spill.is_healthy and not self.spill.pending and not self.spilled_files(), timeout_s)
+
+    def spilled_files(self) -> list[files.SpillFile]:
+        return files.listed(self.directory)
+
+
+async def open_spilling(
+    url: str, directory: Path, node: str = "n1", *, timeout_s: float = 5.0, **settings: Any
+) -> Spilling:
+    database = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, retry_s_max=0.1)
+    await database.start()
+    spill = SpillBackend(database, database.replaying, SpillSettings(directory, **{**FAST, **settings}), now_ms=now_ms)
+    await spill.start()
+    opened = Spilling(database, spill, Broker(spill, now_ms=now_ms))
+    spill.create_with(opened.broker.ensure_topic)
+    opened.broker.take_losable_with(spill.push_losable)
+    return opened
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)

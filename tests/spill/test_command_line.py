@@ -1,0 +1,107 @@
+"""`holdfast spill`: what is kept can be seen, checked, taken out and stored without the broker that kept it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.backends.spill import files
+from holdfast.cli.app import app
+from holdfast.model.errors import ConfigError, DataDirectoryError
+from tests.postgres.stores import query
+from tests.spill.conftest import Open
+from tests.spill.stores import Spilling
+from tests.support.postgres import Server
+
+
+def run(*arguments: str, exit_code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["spill", *arguments])
+    if isinstance(done.exception, Exception) and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == exit_code, done.output
+    return done.stdout
+
+
+async def replayed(directory: Path, *options: str) -> Any:
+    """In a process of its own, for the broker of a test logs as it likes; what it prints, or why it failed."""
+    command = [sys.executable, "-m", "holdfast.cli", "spill", "replay", str(directory), "--json", *options]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    printed, said = await process.communicate()
+    return json.loads(printed) if process.returncode == 0 else said.decode()
+
+
+def told(*arguments: str, exit_code: int = 0) -> Any:
+    return json.loads(run(*arguments, "--json", exit_code=exit_code))
+
+
+async def filled(opened: Open, server: Server) -> Spilling:
+    store = await opened(server.url, events_per_file=2)
+    await store.create("orders")
+    server.kill()
+    for number in range(5):
+        await store.push(b'{"id": %d}' % number, topic="orders")
+    return store
+
+
+async def test_kept_messages_are_shown_checked_and_stored_without_their_broker(
+    opened: Open, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await filled(opened, server)
+    directory = str(store.directory)
+    shown = told("status", directory)
+    assert (shown["lines"], shown["queues"], shown["failed"], shown["bad"]) == (5, {"orders": 5}, 0, 0)
+    assert shown["broker"] and [file["is_complete"] for file in shown["files"]] == [True, True, False]
+    assert "5 messages wait, a broker runs here" in run("status", directory)
+    monkeypatch.setenv("HOLDFAST_STORE", server.url)
+    assert "in use by another broker" in await replayed(store.directory)
+    await store.stop()
+    assert "no broker runs here" in run("status", directory)
+    lines = [json.loads(line) for line in run("export", directory, "--queue", "orders").splitlines()]
+    assert [line["payload"]["id"] for line in lines] == [0, 1, 2, 3, 4]
+    assert run("export", directory, "--queue", "other") == ""
+
+    damaged = files.listed(store.directory)[0].path
+    damaged.write_bytes(damaged.read_bytes().replace(b'{"id": 1}', b'{"id": 9}'))
+    assert "line 2: its sum does not match" in run("verify", directory, exit_code=1)
+    assert told("verify", directory, exit_code=1)["bad"] == 1
+
+    assert "not everything could be stored" in await replayed(store.directory, "--timeout", "0.5")
+    await server.start()
+    assert await replayed(store.directory) == {"stored": 4, "already_stored": 0, "failed": 1}
+    assert (await replayed(store.directory))["stored"] == 0, "once"
+    rows = await query(server.url, "SELECT payload::jsonb ->> 'id' FROM holdfast.queue_messages ORDER BY \"offset\"")
+    assert [number for (number,) in rows] == ["0", "2", "3", "4"]
+    assert json.loads(run("export", directory, "--failed"))["line"] == 1
+
+
+async def test_messages_that_failed_are_stored_when_asked(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await filled(opened, server)
+    await store.stop()
+    monkeypatch.setenv("HOLDFAST_STORE", server.url)
+    monkeypatch.setenv("HOLDFAST_SPILL_RETRY_INTERVAL_S", "0.01")
+    await server.start()
+    await query(server.url, "DELETE FROM holdfast.topics")
+    monkeypatch.setenv("HOLDFAST_AUTO_CREATE", "false")
+    refused = await replayed(store.directory)
+    assert (refused["stored"], refused["failed"]) == (0, 5)
+    monkeypatch.setenv("HOLDFAST_AUTO_CREATE", "true")
+    stored = await replayed(store.directory, "--failed")
+    assert (stored["stored"], stored["failed"]) == (5, 0)
+
+
+def test_missing_directory_and_missing_store_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    with pytest.raises(DataDirectoryError, match="no spill"):
+        run("status", str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match="HOLDFAST_STORE"):
+        run("replay", str(tmp_path))

@@ -1,0 +1,257 @@
+"""The database dies in every way it can: no push hangs, none is lost, doubled or overtaken."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast.model.errors import Unavailable
+from holdfast.model.ids import TopicName
+from tests.postgres.stores import query
+from tests.spill.conftest import Open
+from tests.spill.stores import Spilling, until
+from tests.support.postgres import Server
+
+PUSHERS = 8
+DEADLINE_MS = 400
+Death = Callable[[Server], contextlib.AbstractAsyncContextManager[None]]
+
+
+@contextlib.asynccontextmanager
+async def killed(server: Server) -> AsyncIterator[None]:
+    await asyncio.to_thread(server.kill)
+    yield
+    await server.start()
+
+
+@contextlib.asynccontextmanager
+async def paused(server: Server) -> AsyncIterator[None]:
+    await asyncio.to_thread(server.kill, signal.SIGSTOP)
+    yield
+    await asyncio.to_thread(server.kill, signal.SIGCONT)
+
+
+@contextlib.asynccontextmanager
+async def read_only(server: Server) -> AsyncIterator[None]:
+    await query(server.url, "ALTER SYSTEM SET default_transaction_read_only = on")
+    await query(server.url, "SELECT pg_reload_conf()")
+    yield
+    connection = await asyncpg.connect(server.url, server_settings={"default_transaction_read_only": "off"})
+    await connection.execute("ALTER SYSTEM RESET default_transaction_read_only")
+    await connection.execute("SELECT pg_reload_conf()")
+    await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def out_of_connections(server: Server) -> AsyncIterator[None]:
+    """All are taken, and the broker's own are cut."""
+    taken = [await asyncpg.connect(server.url)]
+
+    async def take_all() -> None:
+        with contextlib.suppress(asyncpg.PostgresError, OSError):
+            while True:
+                taken.append(await asyncpg.connect(server.url))
+
+    while await taken[0].fetchval(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'holdfast%'"
+    ):
+        await take_all()
+    yield
+    for connection in taken:
+        await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def extremely_slow(server: Server) -> AsyncIterator[None]:
+    """Somebody holds what every transaction needs."""
+    connection = await asyncpg.connect(server.url)
+    await connection.execute("BEGIN")
+    await connection.execute("LOCK TABLE holdfast.messages IN ACCESS EXCLUSIVE MODE")
+    yield
+    await connection.close()
+
+
+@contextlib.asynccontextmanager
+async def restarted_at_once(server: Server) -> AsyncIterator[None]:
+    await asyncio.to_thread(server.kill)
+    await server.start()
+    yield
+
+
+@pytest.mark.parametrize("death", [killed, paused, read_only, out_of_connections, extremely_slow, restarted_at_once])
+async def test_no_push_hangs_is_lost_doubled_or_overtaken(
+    death: Death, opened: Open, server: Server, tmp_path: Path
+) -> None:
+    """Pushers publish all the time, each to its own partition, one message after the other, without ids."""
+    store = await opened(server.url, deadline_ms_min=100, deadline_ms_max=DEADLINE_MS)
+    await store.create(partitions=PUSHERS)
+    took_s: list[float] = []
+    sent = [0] * PUSHERS
+    is_over = False
+
+    async def push_on(number: int) -> None:
+        while not is_over:
+            began_s = time.monotonic()
+            await store.push(b"%d" % sent[number], partition=number)
+            took_s.append(time.monotonic() - began_s)
+            sent[number] += 1
+
+    lag_s = [0.0]
+
+    async def watch_the_machine() -> None:
+        """What a busy machine adds: to a turn of the loop, and to a sync."""
+        with (tmp_path / "synced").open("wb") as file:
+            while not is_over:
+                began_s = time.monotonic()
+                file.write(b"x" * 1000)
+                file.flush()
+                await asyncio.to_thread(os.fdatasync, file.fileno())
+                await asyncio.sleep(0.01)
+                lag_s.append(time.monotonic() - began_s - 0.01)
+
+    pushers = [asyncio.create_task(push_on(number)) for number in range(PUSHERS)]
+    pushers.append(asyncio.create_task(watch_the_machine()))
+    await asyncio.sleep(0.3)
+    async with death(server):
+        await asyncio.sleep(1.0)
+    await asyncio.sleep(0.3)
+    is_over = True
+    await asyncio.gather(*pushers)
+    slack_s = max(0.1, 2 * max(lag_s))
+    assert max(took_s) < DEADLINE_MS / 1000 + slack_s, "all of them, and so those under way when it died"
+    assert store.spill.stats.spilled_events > 0 or death is restarted_at_once
+    await store.drained()
+    for number in range(PUSHERS):
+        assert await store.values(partition=number) == [b"%d" % each for each in range(sent[number])]
+
+
+async def test_database_without_room_is_taken_for_one_that_is_away(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.backends.postgres import replaying, writing
+
+    async def full(*_: object) -> None:
+        raise asyncpg.DiskFullError("No space left on device")
+
+    store = await opened()
+    await store.create()
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "prepare", full)
+        patched.setattr(replaying, "prepare", full)
+        assert (await store.push(b"1"))[0].buffered
+        await asyncio.sleep(0.1)
+        assert (await store.push(b"2"))[0].buffered
+    await store.drained()
+    assert await store.values() == [b"1", b"2"]
+
+
+async def test_broker_starts_without_its_database_and_goes_on_when_it_comes(opened: Open, server: Server) -> None:
+    server.kill()
+    store = await opened(server.url)
+    assert store.spill.problem() is None, "it takes messages"
+    assert all(each.buffered for each in await store.push(b"1", b"2", topic="new"))
+    assert store.broker.describe_topic("new").topic == "new"
+    with pytest.raises(Unavailable):
+        await store.create("asked.for")
+    await server.start()
+    await store.drained()
+    assert await store.values("new") == [b"1", b"2"]
+    assert not (await store.push(b"3", topic="new"))[0].buffered
+
+
+async def test_keyed_messages_to_a_topic_nobody_knows_find_their_partitions(
+    opened: Open, server: Server, tmp_path: Path
+) -> None:
+    from holdfast.model.messages import NewMessage
+
+    before = await opened(server.url)
+    await before.create("t", partitions=4)
+    keyed = [NewMessage(value=b"%d" % number, key=b"key %d" % (number % 7)) for number in range(50)]
+    places = [each.partition for each in await before.broker.publish("t", keyed)]
+    server.kill()
+    unaware = await opened(server.url, directory=tmp_path / "other")
+    assert all(each.buffered for each in await unaware.broker.publish("t", keyed))
+    await server.start()
+    await unaware.drained()
+    for number in range(4):
+        expected = [each.value for each, place in zip(keyed, places, strict=True) if place == number]
+        assert await unaware.values(partition=number) == expected * 2
+
+
+async def test_unknown_topic_is_refused_where_topics_are_not_made_by_use(opened: Open, server: Server) -> None:
+    from holdfast.model.errors import TopicNotFound
+
+    store = await opened(server.url, auto_create=False)
+    store.broker._publisher.topics._auto_create = False
+    await store.create("known")
+    server.kill()
+    assert (await store.push(b"1", topic="known"))[0].buffered
+    with pytest.raises(TopicNotFound):
+        await store.push(b"1", topic="unknown")
+    await server.start()
+
+
+async def test_push_to_a_new_topic_is_kept_when_the_database_falls_silent(opened: Open, server: Server) -> None:
+    store = await opened(server.url, deadline_ms_max=300)
+    await store.push(b"0", topic="old")
+    server.kill(signal.SIGSTOP)
+    began_s = time.monotonic()
+    assert (await store.push(b"1", topic="new"))[0].buffered
+    assert time.monotonic() - began_s < 0.45
+    server.kill(signal.SIGCONT)
+    await store.drained()
+    assert await store.values("new") == [b"1"]
+    assert store.database.topic(TopicName("new")) is not None
+
+
+async def test_live_push_queues_behind_what_was_spilled(opened: Open, server: Server) -> None:
+    store: Spilling = await opened(server.url)
+    await store.create(partitions=2)
+    server.kill()
+    await store.push(*(b"%d" % number for number in range(5000)), partition=0)
+    await server.start()
+    await until(lambda: store.spill.is_healthy)
+    pushed = [(await store.push(b"live %d" % number, partition=0))[0] for number in range(20)]
+    assert pushed[0].buffered, "it is behind the others"
+    assert not (await store.push(b"other", partition=1))[0].buffered, "nothing is before it"
+    await store.drained()
+    await store.push(b"last", partition=0)
+    expected = [b"%d" % number for number in range(5000)] + [b"live %d" % number for number in range(20)] + [b"last"]
+    assert await store.values(partition=0) == expected
+
+
+async def test_ids_are_recognised_across_the_spill(opened: Open, server: Server) -> None:
+    store = await opened(server.url)
+    await store.create()
+    await store.push(b"a", ids=["a"])
+    server.kill()
+    await store.push(b"a", b"b", ids=["a", "b"])
+    await store.push(b"b", ids=["b"])
+    await server.start()
+    await store.drained()
+    assert await store.values() == [b"a", b"b"]
+
+
+async def test_broker_that_knew_the_topics_divides_them_as_before_without_its_database(
+    opened: Open, server: Server
+) -> None:
+    store = await opened(server.url)
+    await store.create("t", partitions=4)
+    await until(lambda: (store.directory / "topics.json").exists())
+    await store.stop()
+    server.kill()
+    again = await opened(server.url)
+    [published] = await again.push(b"1", partition=3)
+    assert published.buffered and published.partition == 3
+    assert len(again.broker.describe_topic("t").partitions) == 4
+    await server.start()
+    await again.drained()
+    assert await again.values(partition=3) == [b"1"]

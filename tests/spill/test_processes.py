@@ -1,0 +1,118 @@
+"""Brokers as processes, killed and stopped at any moment: what was acknowledged is stored once, in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from holdfast.backends.spill import files
+from holdfast.client import connect
+from tests.postgres.stores import query
+from tests.support.broker_process import BrokerProcess, wait_until
+from tests.support.postgres import Server
+from tests.support.text_client import PUBACK
+
+BUFFERED = {"partition": 0, "offset": -1, "duplicate": False, "buffered": True}
+
+
+def publish(broker: BrokerProcess, *values: str) -> list[dict[str, object]]:
+    body = {"messages": [{"value": value} for value in values]}
+    results: list[dict[str, object]] = broker.json("POST", "/v1/topics/orders/messages", body)["results"]
+    return results
+
+
+async def test_acknowledged_messages_survive_kills_of_the_broker_and_the_database(
+    tmp_path: Path, server: Server
+) -> None:
+    """Killed while it writes, killed while it stores again; then everything is there once."""
+    broker = BrokerProcess(tmp_path / "data", "--store", server.url, "--spill-events-per-file", "500")
+    acknowledged: list[str] = []
+    with broker:
+        publish(broker, "first")
+        acknowledged.append("first")
+        server.kill()
+        is_killed = threading.Event()
+
+        def push_on() -> None:
+            while not is_killed.is_set():
+                values = [str(each) for each in range(len(acknowledged), len(acknowledged) + 100)]
+                try:
+                    assert publish(broker, *values)[0] == BUFFERED
+                except (OSError, ValueError):
+                    acknowledged.append("?")  # nobody was told: stored or not
+                    return
+                acknowledged.extend(values)
+
+        pushing = threading.Thread(target=push_on)
+        pushing.start()
+        wait_until(lambda: len(acknowledged) > 1500, "messages are kept")
+        broker.kill()
+        is_killed.set()
+        pushing.join()
+        broker.start()
+        acknowledged.append("last")
+        publish(broker, "last")
+        assert broker.json("GET", "/health")["database"] == "disconnected"
+        await server.start()
+        wait_until(lambda: broker.metric("holdfast_spill_replayed_messages_total") > 0, "it is being stored")
+        broker.kill()
+        broker.start()
+        wait_until(lambda: not files.listed(broker.data / "spill"), "everything is stored")
+        assert broker.json("GET", "/health")["file_buffer"]["db_healthy"]
+        broker.terminate()
+    rows = await query(server.url, 'SELECT payload FROM holdfast.queue_messages ORDER BY "offset"')
+    check([payload for (payload,) in rows], acknowledged)
+
+
+def check(stored: list[str], acknowledged: list[str]) -> None:
+    """Everything acknowledged, in order, once; at a question mark up to a hundred that nobody was told of."""
+    place = 0
+    for value in acknowledged:
+        if value != "?":
+            while stored[place] != value:
+                place += 1
+            place += 1
+    extra = len(stored) - sum(value != "?" for value in acknowledged)
+    assert 0 <= extra <= 100 * acknowledged.count("?")
+
+
+async def test_sigterm_completes_the_files_and_the_next_start_stores_them(tmp_path: Path, server: Server) -> None:
+    with BrokerProcess(tmp_path / "data", environment={"HOLDFAST_STORE": server.url}) as broker:
+        publish(broker, "1")
+        server.kill()
+        publish(broker, '{"id": 2}', "three")
+        broker.terminate()
+        [file] = files.listed(broker.data / "spill")
+        assert file.is_complete
+        told = [json.loads(line) for line in file.path.read_text().splitlines()]
+        assert [each.get("payload", each.get("payload_text")) for each in told] == [{"id": 2}, "three"]
+        await server.start()
+        broker.start()
+        wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
+        assert broker.stored_values("orders") == [b"1", b'{"id": 2}', b"three"]
+
+
+async def test_text_and_client_publishers_are_acknowledged_as_usual(tmp_path: Path, server: Server) -> None:
+    with BrokerProcess(tmp_path / "data", environment={"HOLDFAST_STORE": server.url}) as broker:
+        publish(broker, "1")
+        server.kill()
+        with broker.connect() as client:
+            client.say(b"PUBLISH|orders|2")
+            assert client.lines(1) == [PUBACK]
+        async with connect("{}:{}".format(*broker.http_address)) as client:
+            published = await client.publish("orders", b"3")
+            assert published.buffered
+            many = await client.publish_many("orders", [b"4", b"5"])
+            assert [each.buffered for each in many] == [True, True]
+        await server.start()
+        wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
+        assert broker.stored_values("orders") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_aliases_of_queen_mq_are_understood(tmp_path: Path, server: Server) -> None:
+    environment = {"HOLDFAST_STORE": server.url, "FILE_BUFFER_DIR": str(tmp_path / "buffers")}
+    with BrokerProcess(tmp_path / "data", environment=environment) as broker:
+        server.kill()
+        assert publish(broker, "1")[0]["buffered"]
+        assert len(files.listed(tmp_path / "buffers")) == 1
