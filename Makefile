@@ -14,7 +14,7 @@ FAILOVERS ?= 200
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants chaos chaos-pair chaos-outage demo-failover demo-outage clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-outage demo-failover demo-outage clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ sim-pair: setup  ## simulate pairs, SEEDS=2000 runs
 
 sim-pair-mutants: setup  ## plant bugs in the pair and see that the simulator finds each
 	$(BIN)/python -m simulation.pair_mutants
+
+sim-plain: setup  ## simulate plain pairs, SEEDS=2000 runs
+	$(BIN)/python -m simulation.plain --seeds $(SEEDS)
+
+sim-plain-mutants: setup  ## plant bugs in the plain pair and see that the simulator finds each
+	$(BIN)/python -m simulation.plain_mutants
 
 chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
 	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)

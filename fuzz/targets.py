@@ -31,10 +31,17 @@ class Target(NamedTuple):
     examples: list[bytes]
 
 
+def _answers(item: text.Item) -> int:
+    """How many lines it stands for."""
+    if isinstance(item, text.Publishes):
+        return len(item.order)
+    return len(item.lines) if isinstance(item, text.Replication) else 1
+
+
 def text_lines(data: bytes) -> None:
     chunk = data + b"\n"
     items = text.parse(chunk)
-    answered = sum(len(item.order) if isinstance(item, text.Publishes) else 1 for item in items)
+    answered = sum(_answers(item) for item in items)
     empty = sum(not line.removesuffix(b"\r") for line in chunk[:-1].split(b"\n"))
     assert answered == chunk.count(b"\n") - empty, "each line that is not empty gets one answer"
 

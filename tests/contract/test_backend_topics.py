@@ -14,7 +14,7 @@ from tests.support.batches import values_batch
 
 
 async def test_created_topic_is_there_after_a_restart_with_its_settings(store: Store) -> None:
-    config = TopicConfig(partitions=3, retention_ms=123_456, retention_bytes=99)
+    config = TopicConfig(partitions=store.partitions_most(3), retention_ms=123_456, retention_bytes=99)
     created = await store.backend.create_topic(TopicName("orders"), config)
     assert created == store.backend.topic(TopicName("orders"))
     await store.restart()

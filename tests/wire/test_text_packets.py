@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import BadCommand, DiskFull
 from holdfast.wire import text
-from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishId
+from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishId, Replication
 from tests.support.sizes import examples
 
 # One event for each line that asks for something, in order: what a client must get an answer to.
@@ -23,6 +23,7 @@ FIELDS_OF = {
     b"PING": (0, 0),
     b"HEARTBEAT": (0, 0),
 }
+REPLICATION = (b"REPLICATE", b"MARK_DELIVERED", b"CLEAR", b"ROLE")
 
 
 def reference(chunk: bytes) -> list[Event]:
@@ -39,6 +40,8 @@ def reference(chunk: bytes) -> list[Event]:
             events.append(("publish", parts[1], b"|".join(parts[2:])))
         elif command == b"PUBLISH_ID" and len(parts) >= 4:
             events.append(("publish_id", parts[1], parts[2], b"|".join(parts[3:])))
+        elif command in REPLICATION:
+            events.append(("replication", line))
         elif command in FIELDS_OF:
             fields = parts[1:]
             while fields and fields[-1] == b"":
@@ -63,6 +66,8 @@ def events_of(chunk: bytes) -> list[Event]:
             events.append(("publish_id", *item))
         elif isinstance(item, Command):
             events.append(("command", item.name, *item.fields))
+        elif isinstance(item, Replication):
+            events += [("replication", line) for line in item.lines]
         else:
             assert isinstance(item, Invalid) and isinstance(item.error, BadCommand)
             events.append(("invalid",))
@@ -80,6 +85,8 @@ words = st.sampled_from(
         b"unsubscribe",
         b"PING",
         b"HEARTBEAT",
+        b"REPLICATE",
+        b"mark_delivered",
         b"X",
         b"",
     ]

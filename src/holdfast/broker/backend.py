@@ -56,6 +56,10 @@ class Backend(Protocol):
         """
         ...
 
+    def is_void(self, partition: PartitionId, offset: Offset) -> bool:
+        """Whether a message was given to another node, which stores it anew: its id is not recognised by this copy."""
+        ...
+
     def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
         """Call `on_change` from now on whenever `reign` of a partition may have begun, changed or ended."""
         ...
@@ -210,3 +214,10 @@ class Backend(Protocol):
     async def transfer(self, partition: PartitionId | None, node: str) -> None:
         """Have another node lead a partition, or the control group. Raises `BadValue`."""
         ...
+
+
+class NothingVoid:
+    """For a backend whose nodes give nothing away."""
+
+    def is_void(self, partition: PartitionId, offset: Offset) -> bool:
+        return False

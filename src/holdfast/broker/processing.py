@@ -33,6 +33,7 @@ RETRY_DELAY_MS_MAX: Final = 5_000
 
 _DEAD_HEADER: Final = "holdfast-dead-"
 _DEAD_HEADERS_MAX: Final = 7
+_OUTPUT_ID_FIELDS: Final = 3
 # On outputs and dead letters: the id that the publisher gave the message.
 SOURCE_ID_HEADER: Final = "holdfast-source-id"
 
@@ -106,6 +107,21 @@ def output_id(origin: Origin, message: StoredMessage) -> str:
     dedupe window it stands for another message, which must come out as well.
     """
     return f"{origin.partition}-{message.offset}-{origin.created_ms}"
+
+
+def source_id(message: StoredMessage) -> str | None:
+    """The publisher's id of the message of which this one was made, if it was made of one that has an id."""
+    for name, value in message.headers:
+        if name == SOURCE_ID_HEADER:
+            return value.decode("utf-8", "replace")
+    return None
+
+
+def source_offset(message: StoredMessage) -> Offset | None:
+    """Where the message stands of which an output was made; `None` if somebody published it there himself."""
+    fields = message.id.split("-")
+    is_made = source_id(message) is not None and len(fields) == _OUTPUT_ID_FIELDS
+    return Offset(int(fields[1])) if is_made and all(field.isdecimal() for field in fields) else None
 
 
 def output(origin: Origin, message: StoredMessage, value: bytes) -> NewMessage:

@@ -204,7 +204,8 @@ class Publisher:
                 fresh.append(place)
                 continue
             assert window is not None, "ids are only admitted once the window is there"
-            if (offset := window.stored_offset(message_id, now_ms)) is not None:
+            offset = window.stored_offset(message_id, now_ms)
+            if offset is not None and not self._backend.is_void(partition, offset):
                 gathered.settle(place, Published(partition=partition.number, offset=offset, duplicate=True))
             elif (pending := window.pending(message_id)) is not None:
                 gathered.settle_with(pending[0], [(place, pending[1])], partition.number, duplicate=True)

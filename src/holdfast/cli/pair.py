@@ -20,11 +20,13 @@ PRIMARY_EXAMPLES = examples(
     "holdfast primary 8080 localhost:8081",
     "holdfast primary 8080 edge-2:8080 --data /var/lib/holdfast --require-backup",
     "holdfast primary 8080 localhost:8081 --memory --compute-ms 50:150",
+    "holdfast primary 8080 edge-2:8080 --plain",
     "holdfast primary 8080",
 )
 BACKUP_EXAMPLES = examples(
     "holdfast backup 8081 localhost:8080",
     "holdfast backup 8081 localhost:8080 --heartbeat-ms 200 --misses 3",
+    "holdfast backup 8081 localhost:8080 --plain",
 )
 
 # From the text port to the others of the same broker: a pair is given with its text ports only.
@@ -51,6 +53,12 @@ Misses = Annotated[int, typer.Option(min=1, help="So many heartbeats missed, and
 RequireBackup = Annotated[
     bool, typer.Option("--require-backup", help="Refuse to publish rather than store a message on one broker only.")
 ]
+Plain = Annotated[
+    bool,
+    typer.Option(
+        "--plain", help="Speak REPLICATE and MARK_DELIVERED with the other one, which may be a broker of any make."
+    ),
+]
 ComputeMs = Annotated[
     str | None, typer.Option(metavar="MIN:MAX", help="Milliseconds of pseudo computing for each message.")
 ]
@@ -69,6 +77,7 @@ def primary(
     heartbeat_ms: HeartbeatMs = 1000,
     misses: Misses = 3,
     require_backup: RequireBackup = False,
+    plain: Plain = False,
     compute_ms: ComputeMs = None,
     text_dialect: Dialect = "standard",
     config: ConfigFile = None,
@@ -80,7 +89,7 @@ def primary(
     it becomes the backup.
     """
     flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
-    _serve("primary", port, backup, data, host, config, ready_file, flags, memory=memory)
+    _serve("primary", port, backup, data, host, config, ready_file, flags, memory=memory, plain=plain)
 
 
 def backup(
@@ -92,6 +101,7 @@ def backup(
     heartbeat_ms: HeartbeatMs = 1000,
     misses: Misses = 3,
     require_backup: RequireBackup = False,
+    plain: Plain = False,
     compute_ms: ComputeMs = None,
     text_dialect: Dialect = "standard",
     config: ConfigFile = None,
@@ -99,7 +109,7 @@ def backup(
 ) -> None:
     """Run the backup of a pair: it has what the primary has, and carries on when that one is gone."""
     flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
-    _serve("backup", port, primary, data, host, config, ready_file, flags, memory=memory)
+    _serve("backup", port, primary, data, host, config, ready_file, flags, memory=memory, plain=plain)
 
 
 def _flags(
@@ -125,14 +135,17 @@ def _serve(
     flags: dict[str, object],
     *,
     memory: bool,
+    plain: bool,
 ) -> None:
     if memory and data is not None:
         raise ConfigError("with --memory nothing is kept, so there is no use for --data; give one of them")
+    if plain and partner is None:
+        raise typer.BadParameter("with --plain there are two brokers: say where the backup is", param_hint="'--plain'")
     temporary = tempfile.mkdtemp(prefix="holdfast-") if memory else None
     where = temporary or str(data or f"holdfast-{port}")
     try:
         checked = settings.load(
-            config, flags | _addresses(role, port, partner, host) | _durability(where, memory=memory)
+            config, flags | _addresses(role, port, partner, host, plain=plain) | _durability(where, memory=memory)
         )
         from holdfast.node import logs, process
 
@@ -144,10 +157,10 @@ def _serve(
     raise typer.Exit(code)
 
 
-def _addresses(role: str, port: int, partner: str | None, host: str | None) -> dict[str, object]:
+def _addresses(role: str, port: int, partner: str | None, host: str | None, *, plain: bool) -> dict[str, object]:
     """The settings that the two addresses stand for."""
     partner_host, partner_port = parse_address("the other broker", partner) if partner is not None else ("localhost", 0)
-    if partner is not None and partner_port > 65_535 - _PEER_STEP:
+    if partner is not None and not plain and partner_port > 65_535 - _PEER_STEP:
         raise ConfigError(f"the port of {partner} is too high: its peers are reached {_PEER_STEP} above it")
     if partner is not None and partner_port == port and partner_host in (*_LOOPBACK, host):
         raise ConfigError(f"{partner} is this broker itself; give the address of the other one")
@@ -160,6 +173,9 @@ def _addresses(role: str, port: int, partner: str | None, host: str | None) -> d
     }
     if partner is not None:
         addresses["pair"] = role
+    if plain:
+        addresses["plain_partner"] = _joined("127.0.0.1" if partner_host == "localhost" else partner_host, partner_port)
+    elif partner is not None:
         addresses["peer"] = _joined(listen, port + _PEER_STEP)
         there = _joined("127.0.0.1" if partner_host == "localhost" else partner_host, partner_port + _PEER_STEP)
         addresses["peers"] = [f"{node}={addresses['peer']}", f"{other}={there}"]

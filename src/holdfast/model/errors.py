@@ -143,6 +143,25 @@ class TopicExists(CallerError):
     http_status = 409
 
 
+class NotBackup(CallerError):
+    """A packet for a backup reached a broker that is none. Nothing was changed."""
+
+    code = "not_backup"
+    http_status = 409
+
+
+class Replaced(NotBackup):
+    """A packet for a backup reached one that has taken over: whoever sent it is the primary no longer."""
+
+    code = "replaced"
+
+
+class NotReplicable(CallerError):
+    """A plain pair cannot keep this: its packets have no place for it. Nothing was changed."""
+
+    code = "not_replicable"
+
+
 class OffsetOutOfRange(CallerError):
     code = "offset_out_of_range"
     http_status = 416

@@ -8,6 +8,7 @@ from operator import itemgetter
 
 from holdfast.backends.cluster import status
 from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.model.cluster import PairDescription
 from holdfast.model.metrics import SERIES_MAX, Metric, metric
 
 
@@ -15,7 +16,8 @@ def measured(backend: ClusterBackend, expired_segments: int) -> Iterator[Metric]
     yield from _of_storage(backend, expired_segments)
     yield from _of_control_group(backend)
     yield from _of_cluster(backend)
-    yield from _of_pair(backend)
+    if (pair := status.of_pair(backend)) is not None:
+        yield from of_pair(pair)
     yield from _of_partitions(backend)
 
 
@@ -80,10 +82,7 @@ def _of_cluster(backend: ClusterBackend) -> Iterator[Metric]:
     yield metric("gauge", "state_fetch_size_bytes", "Bytes of that state.", serving.fetch_size_bytes)
 
 
-def _of_pair(backend: ClusterBackend) -> Iterator[Metric]:
-    pair = status.of_pair(backend)
-    if pair is None:
-        return
+def of_pair(pair: PairDescription) -> Iterator[Metric]:
     yield metric("gauge", "pair_primary", "1 while this node is the primary of its pair.", int(pair.role == "primary"))
     yield metric("gauge", "pair_epoch", "Rises with every change of primary.", pair.epoch)
     yield metric("gauge", "pair_alone", "1 while messages are acknowledged without a backup.", int(pair.is_alone))

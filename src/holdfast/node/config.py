@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.backends.plain.settings import PlainSettings
 from holdfast.backends.postgres import address
 from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
@@ -103,6 +104,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             description="this node and the other one in peers serve without a majority; what it is at its first start"
         ),
+    ] = None
+    plain_partner: Annotated[
+        str | None,
+        Meta(description="of a pair: HOST:PORT of the text protocol of the other one, which may be any broker"),
     ] = None
     heartbeat_ms: Annotated[
         int, Meta(ge=100, description="of a pair: how often the other one is expected to be heard")
@@ -199,7 +204,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.peer is not None:
             parse_address("peer", self.peer)
-        if self.pair is not None and len(self.peer_addresses) != 2:
+        if self.plain_partner is not None:
+            self._check_plain(self.plain_partner)
+        elif self.pair is not None and len(self.peer_addresses) != 2:
             raise ConfigError(
                 f"a pair has two nodes, but peers names {len(self.peer_addresses)}; name both, or leave pair out"
             )
@@ -219,6 +226,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
+
+    def _check_plain(self, partner: str) -> None:
+        parse_address("plain_partner", partner)
+        if self.pair is None or self.peers or self.peer is not None:
+            raise ConfigError("plain_partner goes with pair = primary or backup, and without peer and peers")
+        if self.sync not in ("group", "none"):
+            raise ConfigError(f"sync is {self.sync}, but with plain_partner it is group or none")
+        if self.spills or self.store is not None:
+            raise ConfigError("one with a plain_partner keeps its messages itself; leave store and spill out")
 
     def shown(self) -> Config:
         """The same for people: without what is secret."""
@@ -251,6 +267,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.pair is None:
             return None
         return PairSettings(self.heartbeat_ms / 1000, self.misses, self.require_backup, self.pair == "primary")
+
+    @property
+    def plain_settings(self) -> PlainSettings | None:
+        """Of one whose partner is reached over the text protocol."""
+        pair = self.pair_settings
+        if self.plain_partner is None or self.pair is None or pair is None:
+            return None
+        there = parse_address("plain_partner", self.plain_partner)
+        return PlainSettings(self.plain_partner, there, self.pair, self.text_dialect == "ack", pair)
 
     @property
     def default_topic(self) -> TopicConfig:

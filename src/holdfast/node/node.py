@@ -23,7 +23,7 @@ from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.node import measures, rejoining
 from holdfast.node.config import Config, parse_address
-from holdfast.node.stores import ClusterStore, PostgresStore, Store
+from holdfast.node.stores import ClusterStore, PlainStore, PostgresStore, Store
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
 from holdfast.wire.peer import Hello
@@ -121,6 +121,15 @@ class Node:
     def _opened(self) -> Store:
         if self.config.store is not None:
             return PostgresStore(self.config, self.config.store, now_ms=now_ms)
+        if (settings := self.config.plain_settings) is not None:
+            return PlainStore(
+                self.config,
+                settings,
+                now_ms=now_ms,
+                files_max=self._files_max,
+                delivers_from=self._delivers_from,
+                on_fatal=self._on_fatal,
+            )
         return ClusterStore(
             self.config,
             now_ms=now_ms,
@@ -141,6 +150,7 @@ class Node:
             DIALECTS[config.text_dialect],
             connections_max=connections_max,
             half_line_timeout_s=config.half_line_timeout_ms / 1000,
+            intake=self.store.intake,
         )
         self.http = HttpFrontend(
             self.broker,

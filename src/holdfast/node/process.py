@@ -109,7 +109,9 @@ def _greet(node: Node) -> None:
     server = "" if http == Config().http else f" --server {http}"
     queen = f"  queen  http://{node.addresses['queen']}\n" if "queen" in node.addresses else ""
     pair = ""
-    if node.config.pair is not None:
+    if node.config.plain_partner is not None:
+        pair = f"  pair   with {node.config.plain_partner}, in plain packets; see holdfast check{server}\n"
+    elif node.config.pair is not None:
         partner = next(name for name in node.config.peer_addresses if name != node.backend.node_id)
         pair = f"  pair   with {partner} at {node.config.peer_addresses[partner]}; see holdfast check{server}\n"
     print(

@@ -1,4 +1,4 @@
-"""The store that the settings ask for: a node of a cluster on its own disk, or a PostgreSQL.
+"""The store that the settings ask for: a node of a cluster on its own disk, one of a plain pair, or a PostgreSQL.
 
 Everything about a node that depends on where its messages live is here, behind one small interface; what is the same
 for all of them is in `node`.
@@ -16,14 +16,17 @@ import structlog
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
+from holdfast.backends.plain.backend import PlainBackend
+from holdfast.backends.plain.settings import PlainSettings
 from holdfast.backends.postgres import address
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
+from holdfast.broker.intake import ReplicaIntake
 from holdfast.model.errors import ConfigError, HoldfastError
-from holdfast.model.ids import TimestampMs
+from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.model.metrics import Metric
 from holdfast.node import cluster_measures, postgres_measures, spill_measures
@@ -62,6 +65,11 @@ class Store(Protocol):
         ...
 
     async def stop(self) -> None: ...
+
+    @property
+    def intake(self) -> ReplicaIntake | None:
+        """Who takes packets of replication from the text port, if anybody does."""
+        ...
 
     def announce(self, addresses: dict[str, str]) -> dict[str, str]:
         """Tell other brokers where this one is reached; returns that with what the store itself listens on."""
@@ -103,7 +111,7 @@ class ClusterStore:
             partitions_max=min(PARTITIONS_MAX, files_max // 4),
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
-            pair=config.pair_settings,
+            pair=config.pair_settings if config.plain_partner is None else None,
             on_fatal=on_fatal,
             on_replaced=on_replaced,
         )
@@ -113,6 +121,10 @@ class ClusterStore:
     @property
     def backend(self) -> Backend:
         return self.cluster_backend if self.spill is None else self.spill
+
+    @property
+    def intake(self) -> None:
+        return None
 
     @property
     def place(self) -> str:
@@ -170,6 +182,78 @@ class ClusterStore:
             yield from spill_measures.measured(self.spill)
 
 
+class PlainStore:
+    """This broker's own disk, and a partner of any make behind its text port."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: PlainSettings,
+        *,
+        now_ms: Callable[[], TimestampMs],
+        files_max: int,
+        delivers_from: Callable[[TopicName], TopicName],
+        on_fatal: Callable[[HoldfastError], None],
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._now_ms = now_ms
+        self._delivers_from = delivers_from
+        self._on_fatal = on_fatal
+        self._alone = ClusterStore(
+            config, now_ms=now_ms, files_max=files_max, on_fatal=on_fatal, on_replaced=lambda: False
+        )
+        self.backend: PlainBackend
+        self.spill = None
+
+    @property
+    def intake(self) -> ReplicaIntake:
+        return self.backend.intake
+
+    @property
+    def place(self) -> str:
+        return self._alone.place
+
+    @property
+    def cluster(self) -> str:
+        return self._alone.cluster
+
+    async def start(self) -> None:
+        await self._alone.start()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._alone.stop)
+            self.backend = PlainBackend(
+                self._alone.backend,
+                Path(self._config.data),
+                self._settings,
+                is_synced=self._config.sync == "group",
+                message_bytes_max=self._config.message_bytes_max,
+                now_ms=self._now_ms,
+                delivers_from=self._delivers_from,
+                on_fatal=self._on_fatal,
+            )
+            undo.pop_all()
+
+    async def hand_over(self) -> None:
+        """The partner notices when this one is gone."""
+
+    async def stop(self) -> None:
+        await self.backend.stop()
+        await self._alone.stop()
+
+    def announce(self, addresses: dict[str, str]) -> dict[str, str]:
+        # Front ends listen from here on: the partner may be looked for, and answer.
+        self.backend.start()
+        return self._alone.announce(addresses)
+
+    def upkeep(self) -> list[Coroutine[Any, Any, None]]:
+        return self._alone.upkeep()
+
+    def measured(self) -> Iterator[Metric]:
+        yield from self._alone.measured()
+        yield from cluster_measures.of_pair(self.backend.described())
+
+
 class PostgresStore:
     """A PostgreSQL that others run, or one that runs with this broker."""
 
@@ -185,6 +269,10 @@ class PostgresStore:
     @property
     def backend(self) -> Backend:
         return self.database_backend if self.spill is None else self.spill
+
+    @property
+    def intake(self) -> None:
+        return None
 
     @property
     def place(self) -> str:

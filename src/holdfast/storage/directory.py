@@ -6,6 +6,8 @@
     holdfast.json      {"format": 2, "node": "n1", "created_ms": ..., "life": "..."}
     cluster.json       which cluster this node belongs to (backends/cluster/formation.py)
     votes.log          terms, votes and members of all groups (votes.py)
+    plain.json         of a plain pair: which of the two this is, and how far it has come (backends/plain/note.py)
+    journal/           of a plain pair: its messages in one row (backends/plain/journal.py)
     control/           the control log: segments (log.py)
     state.sqlite       what the control log has decided: topics, cursors, nodes (backends/cluster/state.py)
     topics/<topic>/<partition>/   segments (log.py)

@@ -23,6 +23,8 @@ of an id are written as `%25`, `%7C`, `%0A` and `%0D`, and nothing else is.
 The `ack` dialect has no CONNACK, SUBACK and UNSUBACK, answers `ACK` to a publish, and delivers the bare
 payload on a line; with ids, deliveries are the same in both.
 
+Packets of replication between a primary and its backup are told apart here and described in `replication.py`.
+
 A chunk of lines that all publish to one topic, the flood, is parsed by one `split`, or, where the lines are
 equally long, by one `replace` (`equal_lines.py`).
 """
@@ -59,11 +61,17 @@ class Command(NamedTuple):
     fields: list[bytes]
 
 
+class Replication(NamedTuple):
+    """Packets of replication that follow one another, as they came."""
+
+    lines: list[bytes]
+
+
 class Invalid(NamedTuple):
     error: HoldfastError
 
 
-Item = Publishes | PublishId | Command | Invalid
+Item = Publishes | PublishId | Command | Replication | Invalid
 
 
 class Dialect(NamedTuple):
@@ -145,8 +153,14 @@ def parse(chunk: bytes) -> list[Item]:
                 order.append(topic)
                 continue
         gathering = None
-        if line:  # an empty line is a keyboard's, not a command
-            items.append(_parse_other(command.upper(), rest))
+        word = command.upper()
+        if word in _REPLICATION:
+            if items and isinstance(items[-1], Replication):
+                items[-1].lines.append(line)
+            else:
+                items.append(Replication([line]))
+        elif line:  # an empty line is a keyboard's, not a command
+            items.append(_parse_other(word, rest))
     return items
 
 
@@ -201,4 +215,5 @@ _USAGE = {
     b"PING": (0, 0, "PING"),
     b"HEARTBEAT": (0, 0, "HEARTBEAT"),
 }
+_REPLICATION = frozenset((b"REPLICATE", b"MARK_DELIVERED", b"CLEAR", b"ROLE"))
 _KNOWN = "PUBLISH, PUBLISH_ID, SUBSCRIBE, SUBSCRIBE_ID, UNSUBSCRIBE, PING and HEARTBEAT"

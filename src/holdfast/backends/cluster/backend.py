@@ -36,7 +36,7 @@ from holdfast.backends.cluster.topic_changes import TopicChanges
 from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.backends.cluster.topics import Topics
 from holdfast.backends.cluster.upkeep import Upkeep
-from holdfast.broker.backend import Unwatch
+from holdfast.broker.backend import NothingVoid, Unwatch
 from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.cluster import ClusterDescription, GroupDescription
@@ -55,7 +55,7 @@ _CATCH_UP_S: Final = 3.0
 _HAND_OVER_S: Final = 1.0
 
 
-class ClusterBackend:
+class ClusterBackend(NothingVoid):
     """Keeps the promises of `broker.backend.Backend` together with the nodes it knows."""
 
     def __init__(

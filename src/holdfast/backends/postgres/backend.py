@@ -28,7 +28,7 @@ from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
 from holdfast.backends.postgres.writing import Writer
-from holdfast.broker.backend import Unwatch
+from holdfast.broker.backend import NothingVoid, Unwatch
 from holdfast.broker.results import refuse, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import BadValue, HoldfastError, LeaderChanged, Unavailable
@@ -40,7 +40,7 @@ from holdfast.wire import record_batch
 from holdfast.wire.push_batch import PushedBatch
 
 
-class PostgresBackend:
+class PostgresBackend(NothingVoid):
     """Keeps the promises of `broker.backend.Backend` in one database, which other brokers may use at the same time."""
 
     def __init__(

@@ -27,7 +27,6 @@ from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
 from holdfast.backends.spill.losable import Losable
-from holdfast.backends.spill.passing import PassingBackend
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.replay import TROUBLE, Replayer, ReplaySettings
 from holdfast.backends.spill.settings import SpillSettings
@@ -37,6 +36,7 @@ from holdfast.backends.spill.trying import Attempts
 from holdfast.backends.spill.waiting import ANY, Waiting
 from holdfast.broker import results
 from holdfast.broker.backend import Backend
+from holdfast.broker.passing import PassingBackend
 from holdfast.model import names
 from holdfast.model.errors import (
     BadTopicName,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.intake import ReplicaIntake, ReplicaSession
 from holdfast.frontends.text.replies import PublishReply, Replies, Reply
 from holdfast.frontends.text.subscription import LineCache, Subscription
 from holdfast.model import names
@@ -20,6 +21,7 @@ from holdfast.model.errors import (
     HalfLineTimeout,
     HoldfastError,
     LineTooLong,
+    NotBackup,
     NotSubscribed,
     TooLarge,
     TooManyConnections,
@@ -34,7 +36,7 @@ from holdfast.model.limits import (
 )
 from holdfast.model.messages import NewMessage
 from holdfast.wire import text
-from holdfast.wire.text import Command, Dialect, Invalid, Publishes, PublishId
+from holdfast.wire.text import Command, Dialect, Invalid, Publishes, PublishId, Replication
 
 # A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
@@ -52,12 +54,15 @@ class TextConnection(asyncio.Protocol):
         cache: LineCache,
         open_connections: set[TextConnection],
         connections_max: int,
+        intake: ReplicaIntake | None = None,
     ) -> None:
         self._broker = broker
         self._dialect = dialect
         self._cache = cache
         self._open_connections = open_connections
         self._connections_max = connections_max
+        self._intake = intake
+        self._replicas: ReplicaSession | None = None
         self._loop = asyncio.get_running_loop()
         self._line_bytes_max = broker.message_bytes_max + TEXT_LINE_OVERHEAD_BYTES
         self._replies = Replies(self.write, self._count_error)
@@ -109,6 +114,8 @@ class TextConnection(asyncio.Protocol):
                 self._publish_id(item)
             elif isinstance(item, Invalid):
                 self._refuse(item.error)
+            elif isinstance(item, Replication):
+                self._replicate(item, len(data))
             else:
                 self._command(item)
 
@@ -138,6 +145,8 @@ class TextConnection(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
+        if self._replicas is not None:
+            self._replicas.close()
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -189,6 +198,15 @@ class TextConnection(asyncio.Protocol):
             self._refuse(error)
         else:
             self._replies.after(published, self._dialect.published, count=1, size=len(item.payload))
+
+    def _replicate(self, item: Replication, size: int) -> None:
+        if self._intake is None:
+            hint = "only one of a pair that was started with --plain takes these packets"
+            self._refuse(NotBackup(f"this broker is no backup; {hint}"), len(item.lines))
+            return
+        if self._replicas is None:
+            self._replicas = self._intake.session()
+        self._replies.after_bytes(self._replicas.take(item.lines), size)
 
     def _command(self, item: Command) -> None:
         if item.name == b"PING":

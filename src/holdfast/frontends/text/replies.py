@@ -90,6 +90,11 @@ class Replies:
         else:
             stored.add_done_callback(settle)
 
+    def after_bytes(self, answered: asyncio.Future[bytes], size: int) -> None:
+        """Say what a future gives, once it does; nothing if it is given up on."""
+        reply = self.place(size)
+        answered.add_done_callback(lambda done: self.set(reply, b"" if done.cancelled() else done.result()))
+
 
 class PublishReply:
     """The reply to publishes to several topics: a line for each, in order, once all appends are settled."""

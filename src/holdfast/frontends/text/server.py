@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.intake import ReplicaIntake
 from holdfast.frontends.text.connection import TextConnection
 from holdfast.frontends.text.subscription import LineCache
 from holdfast.model.limits import CONNECTIONS_MAX, TEXT_HALF_LINE_TIMEOUT_S
@@ -25,13 +26,18 @@ class TextFrontend:
         *,
         connections_max: int = CONNECTIONS_MAX,
         half_line_timeout_s: float = TEXT_HALF_LINE_TIMEOUT_S,
+        intake: ReplicaIntake | None = None,
     ) -> None:
         self._broker = broker
         self._dialect = dialect
         self._connections_max = connections_max
         self._half_line_timeout_s = half_line_timeout_s
+        self._intake = intake
         self._connections: set[TextConnection] = set()
-        self._cache = LineCache(dialect, is_epoch_told=broker.backend.delivers_where_led)
+        # Each of a plain pair makes its own outputs: what they have in common is the id of the message.
+        self._cache = LineCache(
+            dialect, is_epoch_told=broker.backend.delivers_where_led, is_source_told=intake is not None
+        )
         broker.on_topic(lambda topic: self._cache.forget(topic.name))
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -68,7 +74,9 @@ class TextFrontend:
         await self._server.wait_closed()
 
     def _connection(self) -> asyncio.Protocol:
-        return TextConnection(self._broker, self._dialect, self._cache, self._connections, self._connections_max)
+        return TextConnection(
+            self._broker, self._dialect, self._cache, self._connections, self._connections_max, self._intake
+        )
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -16,6 +16,7 @@ from typing import Protocol
 from holdfast.broker.broker import Broker
 from holdfast.broker.delivery_marks import DELIVERED
 from holdfast.broker.follower import Delivery, Follower
+from holdfast.broker.processing import source_id
 from holdfast.model.errors import HoldfastError, Internal, TakenOver
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
@@ -41,8 +42,10 @@ class Outlet(Protocol):
 class LineCache:
     """Lines for the newest deliveries, so that a hundred subscribers at the tail cost one decoding."""
 
-    def __init__(self, dialect: Dialect, *, is_epoch_told: bool = False) -> None:
+    def __init__(self, dialect: Dialect, *, is_epoch_told: bool = False, is_source_told: bool = False) -> None:
         self._dialect = dialect
+        # Whether what a processor made goes by the id of the message it was made of.
+        self._is_source_told = is_source_told
         # Whether ids that are made here hold the epoch: see `record_batch.default_id`.
         self._is_epoch_told = is_epoch_told
         self._lines: OrderedDict[tuple[str, TopicName, int, Offset, Offset, bool], tuple[bytes, int]] = OrderedDict()
@@ -56,9 +59,7 @@ class LineCache:
             return cached
         if with_ids:
             messages = [
-                message
-                for batch in delivery.batches
-                for message in _ids_and_values(batch, delivery.partition, is_epoch_told=self._is_epoch_told)
+                message for batch in delivery.batches for message in self._ids_and_values(batch, delivery.partition)
             ]
             del messages[: delivery.skip]
             made = (lines_with_ids(topic.encode(), messages), len(messages))
@@ -72,21 +73,22 @@ class LineCache:
             self._bytes -= len(self._lines.popitem(last=False)[1][0]) + _CACHE_ENTRY_BYTES
         return made
 
+    def _ids_and_values(self, batch: memoryview, partition: int) -> list[tuple[str, bytes]]:
+        """What a subscriber with ids gets of a batch; without a publisher's id in it, no record is looked into."""
+        if record_batch.has_ids(batch):
+            messages = record_batch.decode(batch, partition, is_epoch_told=self._is_epoch_told)
+            if self._is_source_told:
+                return [(source_id(message) or message.id, message.value) for message in messages]
+            return [(message.id, message.value) for message in messages]
+        head = record_batch.header(batch)
+        epoch = head.leader_epoch if self._is_epoch_told else None
+        values = enumerate(record_batch.decode_values(batch), head.base_offset)
+        return [(record_batch.default_id(partition, Offset(offset), epoch), value) for offset, value in values]
+
     def forget(self, source: TopicName) -> None:
         """A topic of that name is new: lines of one before it stand at the same offsets."""
         for key in [key for key in self._lines if key[1] == source]:
             self._bytes -= len(self._lines.pop(key)[0]) + _CACHE_ENTRY_BYTES
-
-
-def _ids_and_values(batch: memoryview, partition: int, *, is_epoch_told: bool) -> list[tuple[str, bytes]]:
-    """What a subscriber with ids gets of a batch; without a publisher's id in it, no record is looked into."""
-    if record_batch.has_ids(batch):
-        messages = record_batch.decode(batch, partition, is_epoch_told=is_epoch_told)
-        return [(message.id, message.value) for message in messages]
-    head = record_batch.header(batch)
-    epoch = head.leader_epoch if is_epoch_told else None
-    values = enumerate(record_batch.decode_values(batch), head.base_offset)
-    return [(record_batch.default_id(partition, Offset(offset), epoch), value) for offset, value in values]
 
 
 class Subscription:

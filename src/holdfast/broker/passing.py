@@ -40,6 +40,9 @@ class PassingBackend:
     def reign(self, partition: PartitionId) -> int | None:
         return self.inner.reign(partition)
 
+    def is_void(self, partition: PartitionId, offset: Offset) -> bool:
+        return self.inner.is_void(partition, offset)
+
     def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
         self.inner.watch_reigns(on_change)
 
