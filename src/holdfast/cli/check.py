@@ -76,6 +76,7 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
         facts["pair"] = cluster.get("pair")
         facts["store"] = cluster.get("store")
+        facts["spill"] = get("/health").content.get("file_buffer")
     except ConnectionLost as error:
         facts["reason"] = error.message
         facts["ready"] = False
@@ -116,6 +117,19 @@ def _show(facts: dict[str, Any]) -> None:
     console.print(table)
 
 
+def _spill_in_words(spill: dict[str, Any]) -> str:
+    words = [
+        "[green]the store takes messages[/green]"
+        if spill["db_healthy"]
+        else "[red]the store is away[/red]; messages are kept on this broker's disk until it is back"
+    ]
+    if spill["pending"]:
+        words.append(f"[yellow]{plural(spill['pending'], 'message')} wait to be stored[/yellow]")
+    if spill["failed"]:
+        words.append(f"[red]{plural(spill['failed'], 'message')} could not be stored[/red]: see holdfast spill status")
+    return "; ".join(words)
+
+
 def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
     from rich.markup import escape
 
@@ -131,6 +145,8 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
         add_row("brokers", escape(", ".join(facts["cluster"]["nodes"])))
     elif len(facts["cluster"]["nodes"]) > 1:
         _add_cluster(add_row, facts)
+    if facts["spill"] is not None:
+        add_row("spill", _spill_in_words(facts["spill"]))
     add_row("up for", duration_text(facts["uptime_ms"] / 1000))
     if facts["acknowledges_after_sync"] is not None:
         safely = facts["acknowledges_after_sync"]

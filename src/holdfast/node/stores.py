@@ -25,12 +25,13 @@ from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
 from holdfast.broker.intake import ReplicaIntake
-from holdfast.model.errors import ConfigError, HoldfastError
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.model.metrics import Metric
 from holdfast.node import cluster_measures, postgres_measures, spill_measures
 from holdfast.node.config import Config, parse_address
+from holdfast.node.extras import needs_postgres
 from holdfast.storage.directory import DataDirectory
 
 if TYPE_CHECKING:
@@ -352,25 +353,13 @@ def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], 
 
 
 def _postgres_backend(url: str, **settings: Any) -> PostgresBackend:
-    with _installed():
+    with needs_postgres():
         from holdfast.backends.postgres.backend import PostgresBackend
     return PostgresBackend(url, **settings)
 
 
 def _embedded_server(data: Path) -> EmbeddedServer:
-    with _installed():
+    with needs_postgres():
         from holdfast.backends.postgres.server import EmbeddedServer
 
         return EmbeddedServer(data)
-
-
-@contextlib.contextmanager
-def _installed() -> Iterator[None]:
-    """Parts that most brokers do not need are not installed with all of them."""
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            f"a PostgreSQL store needs the package {error.name}, which is not installed: "
-            "pip install 'holdfast[postgres]'"
-        ) from error

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.cli.demo.outage_score import Answer, Mark, OutageScore
 from holdfast.cli.demo.process import BrokerProcess
 from holdfast.model.errors import HoldfastError
+from holdfast.node.extras import needs_postgres
 
 if TYPE_CHECKING:
     import asyncpg
@@ -50,13 +51,14 @@ class Plan(NamedTuple):
 
 async def perform_in(directory: Path, plan: Plan, score: OutageScore, tell: Callable[[str], None]) -> None:
     """The whole play, with a database and a broker of its own. A plain kill, or a terminal that closes, ends both."""
-    from holdfast.backends.postgres.server import EmbeddedServer
+    with needs_postgres():
+        from holdfast.backends.postgres.server import EmbeddedServer
 
+        server = EmbeddedServer(directory / "postgres", comes_back=False)
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    server = EmbeddedServer(directory / "postgres", comes_back=False)
     try:
         url = await server.start()
         broker = BrokerProcess(directory / "broker", "--store", url)
