@@ -63,7 +63,9 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["ready"] = ready.status == 200
         facts["reason"] = ready.content["reason"]
         facts |= get("/v1/info").content
-        measured = _by_name(get("/metrics").content)
+        metrics = get("/metrics").content
+        measured = _by_name(metrics)
+        facts["spill"] = metrics["file_buffer"] if "holdfast_spill_active" in measured else None
         topics = get("/v1/topics").content["topics"]
         facts["topics"] = len(topics)
         facts["messages"] = sum(topic["messages"] for topic in topics)
@@ -76,7 +78,6 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
         facts["pair"] = cluster.get("pair")
         facts["store"] = cluster.get("store")
-        facts["spill"] = get("/health").content.get("file_buffer")
     except ConnectionLost as error:
         facts["reason"] = error.message
         facts["ready"] = False
