@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from pathlib import Path
 
@@ -108,6 +109,20 @@ async def test_text_and_client_publishers_are_acknowledged_as_usual(tmp_path: Pa
         await server.start()
         wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
         assert broker.stored_values("orders") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_client_that_comes_while_the_database_is_silent_publishes_to_a_topic_nobody_knows(
+    tmp_path: Path, server: Server
+) -> None:
+    with BrokerProcess(tmp_path / "data", environment={"HOLDFAST_STORE": server.url}) as broker:
+        server.kill(signal.SIGSTOP)
+        try:
+            async with connect("{}:{}".format(*broker.http_address), timeout_s=15.0) as client:
+                assert (await client.publish("new", b"1")).buffered
+        finally:
+            server.kill(signal.SIGCONT)
+        wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
+        assert broker.stored_values("new") == [b"1"]
 
 
 async def test_aliases_of_queen_mq_are_understood(tmp_path: Path, server: Server) -> None:

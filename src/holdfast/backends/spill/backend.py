@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import uuid_utils
@@ -54,6 +54,8 @@ from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import batch_builder, record_batch
 
 log = structlog.get_logger("holdfast.spill")
+
+T = TypeVar("T")
 
 # Publishers were there so short a time ago that they are still there.
 _BUSY_S: Final = 1.0
@@ -337,13 +339,20 @@ class SpillBackend(PassingBackend):
 
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
         """In time, or not at all: whoever publishes to a new topic waits for it."""
+        return await self._in_time(lambda: self.inner.create_topic(name, config))
+
+    async def catch_up_cursors(self) -> None:
+        """In time, or not at all: whoever asks for what is not known here is perhaps about to publish to it."""
+        await self._in_time(self.inner.catch_up_cursors)
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T:
         if not self.is_healthy:
             raise Unavailable(f"the store is away: {self._reason}")
         try:
             async with asyncio.timeout(self.deadline.seconds):
-                return await self.inner.create_topic(name, config)
+                return await ask()
         except TimeoutError:
-            self._give_up("it did not make a topic in time")
+            self._give_up("it did not answer in time")
             raise Unavailable("the store did not answer in time; try again") from None
         except Unavailable as error:
             if not isinstance(error, ShuttingDown):
