@@ -83,8 +83,13 @@ class Replaying:
             self._away_s = _AWAY_S_UNKNOWN if beat_s is None else self._back_s - beat_s
 
     async def progress(self, file: UUID) -> int:
-        """How many lines of a file are stored; waits for a transaction that nobody listens to any more."""
+        """How many lines of a file are stored; waits for a transaction that nobody listens to any more.
+
+        The file's row is made here and committed at once: one that came with the first lines could not be seen, and
+        so not waited for, until they are committed.
+        """
         async with self._in_time() as connection:
+            await connection.execute(sql("register_writer"), file)
             number: int | None = await connection.fetchval(sql("last_written"), file)
             return number or 0
 
@@ -105,13 +110,12 @@ class Replaying:
     async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
         """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, too.
 
-        Where it is cut off, `progress` says whether it was done.
+        It was asked for its `progress` before. Where this is cut off, `progress` says whether it was done.
         """
         loop = asyncio.get_running_loop()
         writes = [Write(self._known.found(partition), batch, loop.create_future()) for partition, batch in batches]
         async with self._in_time() as connection:
             await connection.execute("BEGIN")
-            await connection.execute(sql("register_writer"), file)
             stored = await prepare(connection, writes, Mark(file, number), self._dedupe_age_ms)
             gone = [error for write in writes if write.future.done() and (error := write.future.exception())]
             if gone:
@@ -163,7 +167,7 @@ class Replaying:
                 yield connection
         except Unregistered as error:
             self._let_go()
-            raise Unavailable("the database forgot this broker; it is tried again") from error
+            raise Unavailable("the database forgot this file; it is tried again") from error
         except _NEVER_TAKEN as error:
             self._let_go()
             raise BadMessage(f"the database does not take it: {error}") from error
