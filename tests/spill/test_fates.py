@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
 import pytest
 
+from holdfast.backends.postgres import writing
+from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.replaying import Replaying
+from holdfast.backends.postgres.writing import Writer
 from tests.spill.conftest import Open
 from tests.spill.stores import until
+from tests.spill.test_replay import SilentCommit
 from tests.support.postgres import Server
 
 
@@ -70,3 +76,29 @@ async def test_first_step_of_a_file_that_is_committed_late_is_not_stored_again(
     await store.push(b"4")
     assert await store.values() == [b"1", b"2", b"3", b"4"]
     await cut[0].close()
+
+
+async def test_writes_that_were_not_tried_yet_are_not_taken_for_those_of_the_transaction_under_way(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database does not take one of several, so they are stored one by one; it falls silent at the first."""
+    store = await opened(deadline_ms_min=400, deadline_ms_max=400)
+    await store.create()
+    prepare, connected = writing.prepare, Writer._connected
+
+    async def picky(connection: Any, writes: Sequence[Write], *more: Any) -> Any:
+        if len(writes) > 1:
+            raise asyncpg.DataError("one of them is wrong")
+        return await prepare(connection, writes, *more)
+
+    async def silent(self: Writer) -> Any:
+        return SilentCommit(await connected(self), is_sent=True)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "prepare", picky)
+        patched.setattr(Writer, "_connected", silent)
+        pushed = await asyncio.gather(store.push(b"1"), store.push(b"2"), store.push(b"3"))
+        assert all(each.buffered for part in pushed for each in part)
+    await store.drained()
+    assert await store.values() == [b"1", b"2", b"3"]
+    assert store.spill.stats.unknown_fates == 1

@@ -75,8 +75,10 @@ class Writer:
         self._gathered = 0
         self._gather_s = 0.0
         self._connection: Connection | None = None
-        # The transaction that is being run, and whether its commit was sent.
+        # What was taken for storing; of these, what the transaction has that is being run, and whether its commit was
+        # sent.
         self._under_way: list[Write] = []
+        self._tried: list[Write] = []
         self._storing: asyncio.Task[None] | None = None
         self._is_sent = False
         self._is_stopping = False
@@ -117,8 +119,8 @@ class Writer:
 
         `None`: nothing of it is stored, and nothing will be.
         """
-        mark = str(Mark(self.id, self._number)) if self._is_sent else None
-        fates = {write.future: mark for write in self._under_way if not write.future.done()}
+        marks = self._marks()
+        fates = {write.future: marks.get(write) for write in self._under_way if not write.future.done()}
         given_up = list(self._under_way)
         while self._waiting:
             write = self._next()
@@ -131,6 +133,10 @@ class Writer:
         for write in given_up:
             write.refuse(LeaderChanged("the database did not answer in time"))
         return fates
+
+    def _marks(self) -> dict[Write, str]:
+        """Of those writes that the transaction which is being run may have stored."""
+        return dict.fromkeys(self._tried, str(Mark(self.id, self._number))) if self._is_sent else {}
 
     def _retire(self) -> None:
         """Go on under another name.
@@ -182,11 +188,13 @@ class Writer:
             if error is not None:
                 # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
                 log.error("writer_failed", exc_info=error)
-                mark = str(Mark(self.id, self._number)) if self._is_sent else None
+                marks = self._marks()
                 self._let_go()
                 self._retire()
                 for write in writes:
-                    write.refuse(LeaderChanged(f"nobody knows whether this was stored: {type(error).__name__}", mark))
+                    told = f"nobody knows whether this was stored: {type(error).__name__}"
+                    write.refuse(LeaderChanged(told, marks.get(write)))
+            self._tried = []
             self._gathered = len(writes)
             self._gather_s = min(_GATHER_S_MAX, (time.perf_counter() - began_s) / 4)
 
@@ -205,6 +213,7 @@ class Writer:
     # --- one transaction ------------------------------------------------------------------------------
 
     async def _store(self, writes: list[Write]) -> None:
+        self._tried = writes
         for is_last_try in (False, True):
             self._number += 1
             self._is_sent = False
