@@ -68,6 +68,9 @@ class ModelTarget:
             future.cancel()
         return under_way
 
+    async def reach(self) -> None:
+        """Nothing connects."""
+
     async def probe(self) -> None:
         await asyncio.sleep(0)
         if not self._store.is_up:

@@ -71,6 +71,11 @@ class Replaying:
         self._is_away = True
         return self._writer.abandon()
 
+    async def reach(self) -> None:
+        """Connect, publishers' writer as well: their deadline is for what is done with a connection."""
+        async with self._in_time():
+            await self._writer.reach()
+
     async def probe(self) -> None:
         """See that the database takes writes."""
         async with self._in_time() as connection:

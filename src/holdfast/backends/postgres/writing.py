@@ -260,14 +260,25 @@ class Writer:
             else:
                 write.refuse(self._database.unavailable())
 
+    async def reach(self) -> None:
+        """Be connected before there is something to store. Raises what the driver raises."""
+        if self._storing is None:
+            await self._connected()
+
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             connection = await self._database.connect()
             try:
-                await connection.execute(sql("register_writer"), self.id)
+                registered: uuid.UUID | None = None
+                while registered != self.id:  # it may get another name meanwhile
+                    registered = self.id
+                    await connection.execute(sql("register_writer"), registered)
             except BaseException:
                 connection.terminate()
                 raise
+            if self._connection is not None and not self._connection.is_closed():
+                connection.terminate()  # somebody else was faster
+                return self._connection
             self._connection = connection
         return self._connection
 

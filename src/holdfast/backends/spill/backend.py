@@ -192,6 +192,7 @@ class SpillBackend(PassingBackend):
 
     async def _look(self) -> None:
         """Whether the backend takes writes again, as fast as pushes need it."""
+        await self._target.reach()
         try:
             async with asyncio.timeout(self.deadline.seconds):
                 await self._target.probe()

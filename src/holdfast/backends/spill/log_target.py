@@ -57,6 +57,9 @@ class LogTarget:
         """What is on its way to other nodes cannot be called back."""
         return {}
 
+    async def reach(self) -> None:
+        """Nodes connect to each other by themselves."""
+
     async def probe(self) -> None:
         await self._inner.catch_up_cursors()
 

@@ -27,8 +27,12 @@ class Target(Protocol):
         """Give up on all that is under way, where that is possible: with the mark of what may have stored each."""
         ...
 
+    async def reach(self) -> None:
+        """Be connected for writes: that may take longer than a push is given."""
+        ...
+
     async def probe(self) -> None:
-        """See whether the store takes writes."""
+        """See whether the store takes writes, once it is reached."""
         ...
 
     async def committed(self, marks: Iterable[str], ids: dict[str, list[str]]) -> set[str]:
