@@ -179,6 +179,7 @@ class Appender:
         await self._sealed.wait()
 
     async def _run(self) -> None:
+        is_full = False
         while True:
             while not self._waiting and not self._wants_seal:
                 if self._is_stopping and self._active is None:
@@ -188,7 +189,11 @@ class Appender:
                     break
                 self._wake.clear()
                 await self._wake.wait()
-            current = _Round(self._taken(), self._wants_seal and not self._waiting)
+            if is_full and self._wants_seal:
+                # By itself: storing what is in the file makes room, and those who try on must not prevent that.
+                current = _Round([], is_last_of_file=True)
+            else:
+                current = _Round(self._taken(), self._wants_seal and not self._waiting)
             began_s = time.perf_counter()
             error: HoldfastError | None = None
             self._is_writing = True
@@ -201,6 +206,7 @@ class Appender:
             self._is_writing = False
             self.rounds += 1
             self.seconds += time.perf_counter() - began_s
+            is_full = isinstance(error, DiskFull)
             self._finish(current, error)
             if self.failure is not None:
                 self._sealed.set()
@@ -230,7 +236,8 @@ class Appender:
                 refuse(write.future, error)
             elif not write.future.done():
                 write.future.set_result(None)
-        if done.is_last_of_file or error is not None:
+        is_seal_over = done.is_last_of_file and (error is None or not done.writes)
+        if is_seal_over or self.failure is not None:
             self._wants_seal = False
             self._sealed.set()
 

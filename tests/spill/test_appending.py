@@ -1,0 +1,66 @@
+"""The writer of a spill's files, by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from holdfast.backends.spill import events, files
+from holdfast.backends.spill.appending import Appender, CompletedFile, Room
+from holdfast.backends.spill.files import SpillDirectory
+from holdfast.model.errors import DiskFull
+from holdfast.model.ids import PartitionId, TopicName
+from tests.support.batches import values_batch
+
+
+@pytest.fixture
+def done() -> list[CompletedFile]:
+    return []
+
+
+@pytest_asyncio.fixture
+async def appender(tmp_path: Path, done: list[CompletedFile]) -> AsyncIterator[Appender]:
+    directory = SpillDirectory.open(tmp_path / "spill")
+    room = Room(directory, 0)
+    made = Appender(
+        directory, files.FAILOVER, events_per_file=10_000, room=room, is_synced=True, on_completed=done.append
+    )
+    made.start()
+    yield made
+    await made.stop()
+    directory.close()
+
+
+def line(value: bytes = b"1") -> bytes:
+    return events.lines_of(PartitionId(TopicName("t"), 0), values_batch(value), 1)[0]
+
+
+async def test_file_is_completed_on_a_full_disk_while_publishers_try_on(
+    appender: Appender, done: list[CompletedFile]
+) -> None:
+    """The store is back: what is in the file is stored and makes room, if only it is completed."""
+    await appender.append(line(), 1)
+    appender._room.free_bytes_min = 1 << 62
+    refused = 0
+
+    async def push_on() -> None:
+        nonlocal refused
+        while True:
+            with contextlib.suppress(DiskFull):
+                await appender.append(line(), 1)
+            refused += 1
+
+    pushers = [asyncio.create_task(push_on()) for _ in range(20)]
+    await asyncio.sleep(0.1)
+    for _ in range(5):
+        await asyncio.wait_for(appender.seal(), 5)
+    for pusher in pushers:
+        pusher.cancel()
+    await asyncio.gather(*pushers, return_exceptions=True)
+    assert refused > 20
+    assert [each.events for each in done] == [1]
