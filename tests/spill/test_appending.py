@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from holdfast.backends.spill import events, files
+from holdfast.backends.spill import appending, events, files
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.model.errors import DiskFull
@@ -64,3 +64,14 @@ async def test_file_is_completed_on_a_full_disk_while_publishers_try_on(
     await asyncio.gather(*pushers, return_exceptions=True)
     assert refused > 20
     assert [each.events for each in done] == [1]
+
+
+async def test_file_of_large_messages_is_completed_by_its_size(
+    appender: Appender, done: list[CompletedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start reads what a crash left at once."""
+    monkeypatch.setattr(appending, "FILE_BYTES_MAX", 100_000)
+    for _ in range(25):
+        await appender.append(line(b"x" * 20_000), 1)
+    await appender.seal()
+    assert [each.events for each in done] == [5] * 5

@@ -28,6 +28,8 @@ log = structlog.get_logger("holdfast.spill")
 # What may wait for the disk before publishers are refused.
 WAITING_BYTES_MAX: Final = 64 * MIB
 _ROUND_BYTES_MAX: Final = 16 * MIB
+# A file that is as large is completed, however few messages it has: what a crash leaves is read at once.
+FILE_BYTES_MAX: Final = 64 * MIB
 # From so many times the least room on there is a warning.
 _WARN_TIMES: Final = 4
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -279,7 +281,9 @@ class Appender:
         self._room.look()
 
     def _write(self, current: _Round, write: _Write) -> None:
-        if self._active is not None and self._active.events + write.events > self._events_per_file:
+        if self._active is not None and (
+            self._active.events + write.events > self._events_per_file or self._active.size_bytes >= FILE_BYTES_MAX
+        ):
             self._seal(current)
         if self._active is None:
             file = self._directory.new_file(self._kind)
