@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.backends.spill import files
+from holdfast.backends.spill import files, inspecting
 from holdfast.cli.app import app
 from holdfast.model.errors import ConfigError, DataDirectoryError
 from tests.postgres.stores import query
@@ -80,6 +80,18 @@ async def test_kept_messages_are_shown_checked_and_stored_without_their_broker(
     rows = await query(server.url, "SELECT payload::jsonb ->> 'id' FROM holdfast.queue_messages ORDER BY \"offset\"")
     assert [number for (number,) in rows] == ["0", "2", "3", "4"]
     assert json.loads(run("export", directory, "--failed"))["line"] == 1
+
+
+async def test_export_goes_on_while_the_broker_completes_and_deletes_files(opened: Open, server: Server) -> None:
+    store = await filled(opened, server)
+    lines = inspecting.exported(store.directory, None)
+    first = next(lines)
+    written, *_ = [file for file in store.spilled_files() if not file.is_complete]
+    written.path.rename(files.completed(written).path)
+    store.spilled_files()[1].path.unlink()
+    numbers = [json.loads(line)["payload"]["id"] for line in (first, *lines)]
+    files.completed(written).path.rename(written.path)
+    assert numbers == [0, 1, 4]
 
 
 async def test_messages_that_failed_are_stored_when_asked(

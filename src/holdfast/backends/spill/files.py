@@ -38,8 +38,9 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -219,14 +220,34 @@ def failed_files(path: Path) -> list[Path]:
 def read_piece(path: Path, position: int) -> bytes:
     """Whole lines from a place on; nothing at the end. What is behind the last line break is left out."""
     with path.open("rb") as file:
-        file.seek(position)
-        data = file.read(_PIECE_BYTES)
-        while data and b"\n" not in data:
-            more = file.read(_PIECE_BYTES)
-            if not more:
-                return b""
-            data += more
+        return _piece(file, position)
+
+
+def _piece(file: BinaryIO, position: int) -> bytes:
+    file.seek(position)
+    data = file.read(_PIECE_BYTES)
+    while data and b"\n" not in data:
+        more = file.read(_PIECE_BYTES)
+        if not more:
+            return b""
+        data += more
     return data[: data.rfind(b"\n") + 1]
+
+
+def pieces(file: SpillFile) -> Iterator[bytes]:
+    """Everything in a file that its broker may complete, store and delete meanwhile; raises `FileNotFoundError`.
+
+    Once it is open it stays there for whoever reads it.
+    """
+    try:
+        opened = file.path.open("rb")
+    except FileNotFoundError:
+        opened = completed(file).path.open("rb")
+    with opened:
+        position = 0
+        while data := _piece(opened, position):
+            yield data
+            position += len(data)
 
 
 def position_of_line(path: Path, number: int) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -69,18 +69,23 @@ def examine(path: Path) -> Report:
         raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")
     queues: Counter[str] = Counter()
     reports = []
-    for file in files.listed(path):
+    for file in _listed(path):
         with contextlib.suppress(FileNotFoundError):  # the broker has stored and deleted it
             reports.append(_examined(file, queues))
     failed = files.count_failed(path)
     return Report(directory=str(path), broker=owner(path), files=reports, failed=failed, queues=dict(queues))
 
 
+def _listed(path: Path) -> Iterable[SpillFile]:
+    """Each file once: one that is completed meanwhile may be found under both of its names."""
+    return {(file.kind, file.id): file for file in files.listed(path)}.values()
+
+
 def _examined(file: SpillFile, queues: Counter[str]) -> FileReport:
     position = lines = 0
     bad: list[str] = []
     times: list[int] = []
-    while data := files.read_piece(file.path, position):
+    for data in files.pieces(file):
         read, faults = events.events_of(data)
         bad += [f"line {lines + each.place + 1}: {each.reason}" for each in faults]
         present = [event for event in read if event is not None]
@@ -102,14 +107,13 @@ def _examined(file: SpillFile, queues: Counter[str]) -> FileReport:
 
 def exported(path: Path, queue: str | None) -> Iterator[bytes]:
     """The good lines, in the order in which they are stored, as they stand in the files."""
-    for file in files.listed(path):
-        position = 0
-        while data := files.read_piece(file.path, position):
-            read, _ = events.events_of(data)
-            for event, line in zip(read, data.split(b"\n"), strict=False):
-                if event is not None and queue in (None, event.queue):
-                    yield line
-            position += len(data)
+    for file in _listed(path):
+        with contextlib.suppress(FileNotFoundError):  # as above
+            for data in files.pieces(file):
+                read, _ = events.events_of(data)
+                for event, line in zip(read, data.split(b"\n"), strict=False):
+                    if event is not None and queue in (None, event.queue):
+                        yield line
 
 
 def exported_failed(path: Path) -> Iterator[bytes]:
