@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -75,3 +76,19 @@ async def test_file_of_large_messages_is_completed_by_its_size(
         await appender.append(line(b"x" * 20_000), 1)
     await appender.seal()
     assert [each.events for each in done] == [5] * 5
+
+
+async def test_file_that_cannot_be_completed_is_not_taken_for_one_that_is(
+    appender: Appender, done: list[CompletedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in it was acknowledged: whatever comes next must not overtake it."""
+    await appender.append(line(), 1)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", fail)
+        await appender.seal()
+    assert appender.failure is not None and not done
+    assert not appender.is_idle

@@ -134,6 +134,8 @@ class Appender:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._is_stopping = False
+        # Lines that were acknowledged are in a file that this broker could not complete.
+        self._is_stranded = False
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -155,7 +157,7 @@ class Appender:
     @property
     def is_idle(self) -> bool:
         """Whether every line is in a completed file."""
-        return not self._waiting and not self._is_writing and self._active is None
+        return not self._waiting and not self._is_writing and self._active is None and not self._is_stranded
 
     def append(self, lines: bytes, count: int) -> asyncio.Future[None]:
         """Done once the lines are on the disk. Raises `Unavailable`, and fails with it."""
@@ -273,12 +275,14 @@ class Appender:
                     "nothing of this was kept"
                 ) from error
             raise
+        self._is_stranded = bool(current.sealed)
         for active in current.sealed:
             os.close(active.fd)
             active.file.path.rename(completed(active.file).path)
         if current.sealed or any(size == 0 for _, size, _ in current.began):
             sync_directory(self._directory.path)
         self._room.look()
+        self._is_stranded = False
 
     def _write(self, current: _Round, write: _Write) -> None:
         if self._active is not None and (
