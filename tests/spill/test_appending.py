@@ -14,7 +14,7 @@ import pytest_asyncio
 from holdfast.backends.spill import appending, events, files
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.files import SpillDirectory
-from holdfast.model.errors import DiskFull
+from holdfast.model.errors import DiskFull, ShuttingDown
 from holdfast.model.ids import PartitionId, TopicName
 from tests.support.batches import values_batch
 
@@ -92,3 +92,10 @@ async def test_file_that_cannot_be_completed_is_not_taken_for_one_that_is(
         await appender.seal()
     assert appender.failure is not None and not done
     assert not appender.is_idle
+
+
+async def test_push_that_comes_after_the_end_is_refused_and_does_not_hang(appender: Appender) -> None:
+    await appender.append(line(), 1)
+    await appender.stop()
+    with pytest.raises(ShuttingDown):
+        await asyncio.wait_for(appender.append(line(), 1), 5)

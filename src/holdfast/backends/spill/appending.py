@@ -19,7 +19,7 @@ import structlog
 
 from holdfast.backends.spill.files import SpillDirectory, SpillFile, completed
 from holdfast.broker.results import refuse
-from holdfast.model.errors import DiskFull, HoldfastError, StorageFailed, Unavailable
+from holdfast.model.errors import DiskFull, HoldfastError, ShuttingDown, StorageFailed, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.storage.durable import sync_data, sync_directory
 
@@ -163,6 +163,8 @@ class Appender:
         """Done once the lines are on the disk. Raises `Unavailable`, and fails with it."""
         if self.failure is not None:
             raise self.failure
+        if self._is_stopping:
+            raise ShuttingDown("the broker is shutting down; publish to another or try again later")
         if self._waiting and self.waiting_bytes + len(lines) > WAITING_BYTES_MAX:
             raise Unavailable(
                 f"{self.waiting_bytes} bytes wait for the disk of the spill already; try again in a moment"
