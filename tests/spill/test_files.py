@@ -173,3 +173,19 @@ async def test_requests_are_not_torn_apart_and_files_are_as_long_as_they_may_be(
     counts = [file.path.read_bytes().count(b"\n") for file in store.spilled_files()]
     assert counts == [8, 4, 25, 1]
     assert [file.is_complete for file in store.spilled_files()] == [True, True, True, False]
+
+
+def test_line_that_failed_is_kept_whole_behind_half_a_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up takes a part, and says so by the number of bytes alone."""
+    directory = files.SpillDirectory.open(tmp_path / "spill")
+    file = files.completed(directory.new_file(files.FAILOVER))
+    noted = directory.path / "failed" / file.path.name
+    noted.write_bytes(b'{"line":0,"rea')
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:7]))
+    assert (
+        directory.note_failed(file, [events.BadLine(0, b"first", "it is bad"), events.BadLine(4, b"x", "so is it")])
+        == 2
+    )
+    assert [(each.line, each.event) for each in files.failed_lines(noted)] == [(0, "first"), (4, "x")]
+    directory.close()

@@ -162,7 +162,12 @@ class SpillDirectory:
         new = [each for each in bad if each.place not in noted]
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         try:
-            os.write(fd, b"".join(msgspec.json.encode(_failed(each)) + b"\n" for each in new))
+            end = os.fstat(fd).st_size
+            # A full disk or a crash may have left half a line, which is not to be continued.
+            is_torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
+            view = memoryview(b"\n" * is_torn + b"".join(msgspec.json.encode(_failed(each)) + b"\n" for each in new))
+            while view:
+                view = view[os.write(fd, view) :]
             sync_data(fd)
         finally:
             os.close(fd)
