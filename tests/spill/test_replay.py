@@ -135,6 +135,39 @@ async def test_brokers_of_one_database_store_by_the_time_of_their_messages(
     assert await first.values() == [b"%d" % number for number in range(20)]
 
 
+async def test_brokers_wait_for_each_other_in_every_outage_however_it_is_noticed(
+    opened: Open, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second outage is known before the first push of it, so nothing is under way; one broker is late back."""
+    first = await opened(server.url, directory=tmp_path / "a", node="a")
+    second = await opened(server.url, directory=tmp_path / "b", node="b")
+    await first.create()
+    await until(lambda: second.database.topic(T.topic) is not None)
+    await asyncio.sleep(0.6)  # both have said that they are there
+    server.kill()
+    await first.push(b"0")
+    await second.push(b"1")
+    await server.start()
+    await asyncio.gather(first.drained(), second.drained())
+    await asyncio.sleep(0.6)
+    server.kill()
+    await until(lambda: not first.database.database.is_up and not second.database.database.is_up)
+    reach = second.database.database._reach
+
+    async def late() -> None:
+        await asyncio.sleep(1.5)
+        await reach()
+
+    monkeypatch.setattr(second.database.database, "_reach", late)
+    await asyncio.sleep(6)  # longer than a lease
+    for number in range(2, 12):
+        await (first, second)[number % 2].push(b"%d" % number)
+        await asyncio.sleep(0.003)
+    await server.start()
+    await asyncio.gather(first.drained(), second.drained())
+    assert await first.values() == [b"%d" % number for number in range(12)]
+
+
 async def test_broker_that_does_not_come_back_is_not_waited_for_for_ever(
     opened: Open, server: Server, tmp_path: Path
 ) -> None:

@@ -61,11 +61,16 @@ class Replaying:
         self._is_away = True
         self._back_s = 0.0
         self._away_s = 0.0
+        database.on_down.append(self._on_down)
 
     async def stop(self) -> None:
         if self._connection is not None:
             await self._database.close(self._connection)
             self._connection = None
+
+    def _on_down(self) -> None:
+        """Whoever noticed it, and whether a push was under way or not."""
+        self._is_away = True
 
     def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
         self._is_away = True
