@@ -216,3 +216,19 @@ def test_bare_form_is_sent_with_the_ack_dialect_and_promises_this_disk_only(tmp_
             subscriber.expect(b"a|b")
             backup.wait_for(b"REPLICATE|t|a|b", b"CLEAR|t|a|b")
         assert status(broker)["is_alone"] is True
+
+
+def test_what_is_confirmed_behind_a_refusal_does_not_speak_for_what_was_refused(tmp_path: Path) -> None:
+    with (
+        Partner(silent) as backup,
+        plain(tmp_path, "primary", backup.address, "--require-backup") as broker,
+        broker.connect() as client,
+    ):
+        wait_until_in_step(broker)
+        client.say(b"PUBLISH_ID|refused|t|1", b"PUBLISH_ID|later|t|2")
+        backup.packets(b"REPLICATE", 2)
+        backup.say(b"ERROR|too_large|not this one\nREPLICATED|2")
+        client.expect_error("leader_changed")
+        client.expect_error("leader_changed")
+        wait_until_alone(broker)
+        assert broker.topics()["t"]["messages"] == 0, "nothing is seen that the backup refused"

@@ -167,8 +167,10 @@ class Serving:
     def on_lines(self, lines: Sequence[bytes]) -> None:
         if self._streaming is None:
             return
+        refused = next((place for place, line in enumerate(lines) if line.startswith(b"ERROR|")), None)
         try:
-            numbers = [number for number in map(confirmed_number, lines) if number is not None]
+            # What is confirmed behind a refusal would speak for what was refused.
+            numbers = [number for number in map(confirmed_number, lines[:refused]) if number is not None]
             if numbers:
                 self._foreign_confirms = self._has_confirmed = True
                 self._waits_since_s = None
@@ -177,9 +179,8 @@ class Serving:
         except (BadConfirmation, BadCommand) as error:
             self._give_up_on_link("backup_is_confused", str(error))
             return
-        refused = next((line for line in lines if line.startswith(b"ERROR|")), None)
         if refused is not None:
-            self._give_up_on_link("backup_refuses", refused[:200].decode("utf-8", "replace"))
+            self._give_up_on_link("backup_refuses", lines[refused][:200].decode("utf-8", "replace"))
 
     def _give_up_on_link(self, event: str, why: str) -> None:
         """Nothing more comes of this connection."""
