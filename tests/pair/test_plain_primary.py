@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -232,3 +233,19 @@ def test_what_is_confirmed_behind_a_refusal_does_not_speak_for_what_was_refused(
         client.expect_error("leader_changed")
         wait_until_alone(broker)
         assert broker.topics()["t"]["messages"] == 0, "nothing is seen that the backup refused"
+
+
+def test_a_backup_that_repeats_an_old_confirmation_is_not_waited_for_without_an_end(tmp_path: Path) -> None:
+    with Partner() as backup, plain(tmp_path, "primary", backup.address) as broker, broker.connect() as client:
+        wait_until_in_step(broker)
+        client.say(b"PUBLISH|t|confirmed")
+        client.expect(PUBACK)
+        backup.answers = silent
+        client.say(b"PUBLISH|t|never confirmed")
+        until_s = time.monotonic() + 4 * MISSES * HEARTBEAT_MS / 1000
+        while not client.peek_lines() and time.monotonic() < until_s:
+            with contextlib.suppress(OSError):  # it is given up on at some time
+                backup.say(b"REPLICATED|1")
+            time.sleep(HEARTBEAT_MS / 2000)
+        client.expect(PUBACK)
+        assert "backup_is_stuck" in broker.log()

@@ -106,13 +106,16 @@ class Sending:
         self.sent = position
         self._settle()
 
-    def confirm(self, position: int) -> None:
-        """The backup has everything below."""
+    def confirm(self, position: int) -> bool:
+        """The backup has everything below; whether that was not known yet."""
         if self.sent is None or position > self.sent:
             raise BadConfirmation(f"{position} is confirmed, but {self.sent} was not sent yet")
+        if position <= self.confirmed:
+            return False
         self.confirms = True
-        self.confirmed = max(self.confirmed, position)
+        self.confirmed = position
         self._settle()
+        return True
 
     def read_to(self, position: int) -> None:
         """The backup answered something that was said behind the entries below."""

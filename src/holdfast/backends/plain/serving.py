@@ -172,9 +172,10 @@ class Serving:
             # What is confirmed behind a refusal would speak for what was refused.
             numbers = [number for number in map(confirmed_number, lines[:refused]) if number is not None]
             if numbers:
-                self._foreign_confirms = self._has_confirmed = True
-                self._waits_since_s = None
-                self.sending.confirm(max(numbers))
+                # What it has said before is no news: it would be waited for without an end.
+                if self.sending.confirm(max(numbers)):
+                    self._foreign_confirms = self._has_confirmed = True
+                    self._waits_since_s = None
                 self.advance()
         except (BadConfirmation, BadCommand) as error:
             self._give_up_on_link("backup_is_confused", str(error))
