@@ -178,3 +178,20 @@ def test_a_stranger_cannot_talk_a_broker_out_of_its_role(tmp_path: Path) -> None
         client.say(b"REPLICATE|id|8|t|x")
         client.expect_error("not_backup")
         assert status(broker)["epoch"] == 0
+
+
+def test_backup_without_room_for_another_topic_keeps_replicas_and_takes_over(tmp_path: Path) -> None:
+    topics = 80
+    with Partner() as primary:
+        broker = plain(tmp_path, "backup", primary.address)
+        # A quarter of the open files are for topics.
+        broker.wrapper = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
+        with broker, broker.connect() as client:
+            for n in range(1, topics + 1):
+                client.say(b"REPLICATE|m%d|%d|topic-%d|v" % (n, n, n), b"MARK_DELIVERED|m%d|%d" % (n, n))
+            wait_until(lambda: "no_history" in broker.log(), "there is no room")
+            replicate(client, b"REPLICATE|last|%d|topic-1|not delivered" % (topics + 1))
+            wait_until(lambda: status(broker)["replicas_held"] == 1, "the rest is history, or none")
+            primary.close()
+            wait_until(lambda: client.ask(b"PUBLISH|topic-1|mine") == PUBACK, "it takes over and serves")
+            assert broker.stored_values("topic-1") == [b"v", b"not delivered", b"mine"]

@@ -22,7 +22,7 @@ from holdfast.backends.plain.journal import Entry, Journal
 from holdfast.broker.backend import Backend
 from holdfast.broker.results import refuse
 from holdfast.consensus.plain_standing import NO_REIGN, Reign
-from holdfast.model.errors import HoldfastError, LeaderChanged, TopicExists, TopicNotFound, WorldError
+from holdfast.model.errors import HoldfastError, LeaderChanged, TopicExists
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import Header, NewMessage
 from holdfast.model.topics import TopicConfig
@@ -116,8 +116,9 @@ class Draining:
                     break
                 try:
                     await self._put(turn)
-                except (WorldError, TopicNotFound) as error:
-                    # In the journal it is safe; what of it reached the topics is looked up again.
+                except HoldfastError as error:
+                    # In the journal it is safe; what of it reached the topics is looked up again. There may be no room
+                    # for another topic: somebody can delete one as long as this process lives.
                     log.warning("cannot_drain", problem=error.message, hint="it is tried again")
                     self._last.clear()
                     await asyncio.sleep(_AGAIN_S)
@@ -181,6 +182,9 @@ class Draining:
             raise
 
     # --- topics ---------------------------------------------------------------------------------------
+
+    def has_topic(self, topic: TopicName) -> bool:
+        return self._backend.topic(topic) is not None
 
     def _forget(self, topic: TopicName) -> None:
         self._last.pop(topic, None)
