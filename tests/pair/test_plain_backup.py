@@ -168,7 +168,7 @@ def test_what_is_no_packet_for_it_is_refused_and_changes_nothing(tmp_path: Path,
             client.expect(b"PONG")
             with broker.connect() as another:
                 replicate(another, b"REPLICATE|id|3|t|x")
-            assert status(broker)["replicas_held"] == 1 and broker.topics() == {}
+            assert status(broker)["replicas_held"] == 2 and broker.topics() == {}, "kept, though not confirmed"
 
 
 def test_a_stranger_cannot_talk_a_broker_out_of_its_role(tmp_path: Path) -> None:
@@ -195,3 +195,23 @@ def test_backup_without_room_for_another_topic_keeps_replicas_and_takes_over(tmp
             primary.close()
             wait_until(lambda: client.ask(b"PUBLISH|topic-1|mine") == PUBACK, "it takes over and serves")
             assert broker.stored_values("topic-1") == [b"v", b"not delivered", b"mine"]
+
+
+@pytest.mark.parametrize("dialect", ["standard", "ack"])
+def test_a_refused_replica_does_not_cost_those_behind_it_where_the_primary_does_not_listen(
+    tmp_path: Path, dialect: str
+) -> None:
+    with (
+        Partner() as primary,
+        plain(tmp_path, "backup", primary.address, "--text-dialect", dialect) as broker,
+        broker.connect(greeted=dialect == "standard") as client,
+    ):
+        wait_until_met(broker)
+        fields = [b"m%d|%d|" % (n, n) if dialect == "standard" else b"" for n in range(3)]
+        client.say(b"REPLICATE|%bno/topic|lost" % fields[1], b"REPLICATE|%bt|kept" % fields[2], b"PING")
+        client.expect_error("bad_topic")
+        if dialect == "standard":
+            assert b"kept" in client.expect_error("not_backup"), "it is not confirmed: that would speak for the first"
+        client.expect(b"PONG")
+        primary.close()
+        wait_until(lambda: broker.stored_values("t") == [b"kept"] if "t" in broker.topics() else False, "it has it")

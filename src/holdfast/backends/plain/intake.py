@@ -5,7 +5,7 @@ however long ago it came. A foreign one's numbers are its own and may begin agai
 number while they are held. What is delivered up to the mark goes into the topics as history, and out of the journal.
 
 A replica that was refused is told with an error, and no later number is confirmed on that connection: confirmations
-speak for everything up to a number.
+speak for everything up to a number. What a foreign primary sends after that is kept all the same: it may not listen.
 """
 
 from __future__ import annotations
@@ -250,11 +250,15 @@ class Session:
                 self._reign = packet.reign
                 return _Step(0, None, intake.standings.greeting())
             intake.standings.check_takes(self._reign)
-            if isinstance(packet, Replicate) and self._is_broken:
+            if isinstance(packet, Replicate) and self._is_broken and self._reign is not None:
                 raise NotBackup("a replica before this one was refused; connect again")
             intake.standings.on_replicas()
             if isinstance(packet, Replicate):
-                return _Step(intake.store(packet, self._reign), packet.number, b"")
+                behind = intake.store(packet, self._reign)
+                if self._is_broken and packet.number is not None:
+                    unconfirmed = NotBackup("it is kept, but one before it was refused; connect again for confirmations")
+                    return _Step(behind, None, error_line(unconfirmed))
+                return _Step(behind, packet.number, b"")
             intake.mark(packet, self._reign)
         except HoldfastError as error:
             self._is_broken |= is_replica
