@@ -215,3 +215,15 @@ def test_a_refused_replica_does_not_cost_those_behind_it_where_the_primary_does_
         client.expect(b"PONG")
         primary.close()
         wait_until(lambda: broker.stored_values("t") == [b"kept"] if "t" in broker.topics() else False, "it has it")
+
+
+def test_one_that_says_where_it_stands_and_does_not_number_is_refused(tmp_path: Path) -> None:
+    with Partner() as primary, plain(tmp_path, "backup", primary.address) as broker, broker.connect() as client:
+        assert client.ask(b"ROLE|primary|token|0||0||0|0|0|0").startswith(b"ROLE|backup|")
+        client.say(b"REPLICATE|t|without a number", b"PING")
+        client.expect_error("bad_command")
+        client.expect(b"PONG")
+        client.say(b"REPLICATE|id|0|t|numbers begin with 1", b"PING")
+        client.expect_error("not_backup")
+        client.expect(b"PONG")
+        assert "AssertionError" not in broker.log()

@@ -112,7 +112,8 @@ class Intake:
         """The position behind it, once it is written or found. Raises `HoldfastError`."""
         self._check(packet)
         if reign is not None:
-            assert packet.number is not None
+            if not packet.number:
+                raise BadCommand("one that says where it stands numbers its replicas from 1 on")
             position = packet.number - 1
             if position < self.journal.end:
                 return position + 1
