@@ -79,7 +79,7 @@ async def test_kept_messages_are_shown_checked_and_stored_without_their_broker(
     assert (await replayed(store.directory))["stored"] == 0, "once"
     rows = await query(server.url, "SELECT payload::jsonb ->> 'id' FROM holdfast.queue_messages ORDER BY \"offset\"")
     assert [number for (number,) in rows] == ["0", "2", "3", "4"]
-    assert json.loads(run("export", directory, "--failed"))["line"] == 1
+    assert json.loads(run("export", directory, "--failed"))["line"] == 2
 
 
 async def test_export_goes_on_while_the_broker_completes_and_deletes_files(opened: Open, server: Server) -> None:

@@ -102,7 +102,8 @@ class CrashPoints(RuleBasedStateMachine):
     @rule(torn=st.sampled_from(TORN_ENDS), is_file_back=st.booleans())
     def crash(self, torn: bytes, is_file_back: bool) -> None:
         """The process is gone at once; the file that was written may have an end that nobody was told of."""
-        before = {file.path.name: file.path.read_bytes() for file in files.listed(self.path)}
+        # One that is being written may be completed by its thread at any moment.
+        before = {file.path.name: file.path.read_bytes() for file in files.listed(self.path) if file.is_complete}
         self._kill()
         for file in files.listed(self.path):
             if not file.is_complete:
@@ -110,7 +111,7 @@ class CrashPoints(RuleBasedStateMachine):
                     tail.write(torn)
         if is_file_back:  # deletes that were not on the disk yet
             for name, content in before.items():
-                if name.endswith(".buf") and not (self.path / name).exists():
+                if not (self.path / name).exists():
                     (self.path / name).write_bytes(content)
         self._open()
 

@@ -75,7 +75,7 @@ async def test_damaged_line_costs_that_line_and_lets_nothing_overtake(
     again = await left_behind(kept, server, opened)
     assert await again.values() == [b"1", b"3", b"4"]
     [failed] = files.failed_lines(again.directory / "failed" / file.path.name)
-    assert failed.line == 1 and "sum" in failed.reason and '"payload":7' in (failed.event or "")
+    assert failed.line == 2 and "sum" in failed.reason and '"payload":7' in (failed.event or "")
     assert again.spill.file_buffer().failed == 1
 
 
@@ -180,12 +180,12 @@ def test_line_that_failed_is_kept_whole_behind_half_a_one(tmp_path: Path, monkey
     directory = files.SpillDirectory.open(tmp_path / "spill")
     file = files.completed(directory.new_file(files.FAILOVER))
     noted = directory.path / "failed" / file.path.name
-    noted.write_bytes(b'{"line":0,"rea')
+    noted.write_bytes(b'{"line":1,"rea')
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:7]))
     assert (
         directory.note_failed(file, [events.BadLine(0, b"first", "it is bad"), events.BadLine(4, b"x", "so is it")])
         == 2
     )
-    assert [(each.line, each.event) for each in files.failed_lines(noted)] == [(0, "first"), (4, "x")]
+    assert [(each.line, each.event) for each in files.failed_lines(noted)] == [(1, "first"), (5, "x")]
     directory.close()

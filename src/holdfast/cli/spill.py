@@ -79,6 +79,8 @@ def export(
     path = _directory(directory, config)
     if not path.is_dir():
         raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")
+    if failed and queue is not None:
+        raise typer.BadParameter("--queue does not go with --failed: what failed may not even say which topic it is of")
     for line in inspecting.exported_failed(path) if failed else inspecting.exported(path, queue):
         sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()

@@ -136,9 +136,7 @@ class Replaying:
         self._writer.settle(stored)
 
     async def forget(self, files: Sequence[UUID]) -> None:
-        """Files are gone, so nobody asks for them again."""
-        async with self._in_time() as connection:
-            await connection.execute(sql("forget_writers"), files)
+        """Their rows stay for a year, as those of all writers: whoever stores a copy of a file stores nothing twice."""
 
     # --- other brokers of the same store --------------------------------------------------------------
 

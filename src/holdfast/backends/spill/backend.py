@@ -158,6 +158,8 @@ class SpillBackend(PassingBackend):
         self.losable.flush(is_healthy=False)
         await self._appender.stop()
         await self._losable_appender.stop()
+        if self.pending:
+            log.warning("spill_waits", messages=self.pending, hint="they are stored at the next start")
         self.directory.close()
 
     async def _run(self, found: Sequence[SpillFile]) -> None:

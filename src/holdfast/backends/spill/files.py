@@ -158,7 +158,7 @@ class SpillDirectory:
         if not bad:
             return 0
         path = self.path / "failed" / completed(file).path.name
-        noted = {each.line for each in failed_lines(path)} if path.exists() else set()
+        noted = {each.line - 1 for each in failed_lines(path)} if path.exists() else set()
         new = [each for each in bad if each.place not in noted]
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
         try:
@@ -173,7 +173,7 @@ class SpillDirectory:
             os.close(fd)
         sync_directory(path.parent)
         for each in new:
-            log.error("spill_line_failed", file=file.path.name, line=each.place, reason=each.reason)
+            log.error("spill_line_failed", file=file.path.name, line=each.place + 1, reason=each.reason)
         return len(new)
 
     def sync(self) -> None:
@@ -183,9 +183,9 @@ class SpillDirectory:
 
 def _failed(bad: BadLine) -> Failed:
     try:
-        return Failed(bad.place, bad.reason, event=bad.line.decode())
+        return Failed(bad.place + 1, bad.reason, event=bad.line.decode())
     except UnicodeDecodeError:
-        return Failed(bad.place, bad.reason, event_base64=bad.line)
+        return Failed(bad.place + 1, bad.reason, event_base64=bad.line)
 
 
 def listed(path: Path) -> list[SpillFile]:

@@ -298,7 +298,7 @@ class Replayer:
             return False
         self._tries += 1
         if self._tries < _TRIES_MAX:
-            log.warning("spill_line_refused", file=file.path.name, line=done, problem=error.message)
+            log.warning("spill_line_refused", file=file.path.name, line=done + 1, problem=error.message)
             await asyncio.sleep(self._settings.retry_s)
             return False
         [event] = stretch

@@ -6,9 +6,6 @@ ON CONFLICT (writer_id) DO UPDATE SET written_at = now()
 -- Waits for a transaction that nobody listens to any more, and says whether it was committed.
 SELECT number FROM holdfast.writers WHERE writer_id = $1 FOR UPDATE
 
--- name: forget_writers
-DELETE FROM holdfast.writers WHERE writer_id = ANY ($1::uuid[])
-
 -- name: lock_partitions
 -- Always in the order of the key, so that two brokers cannot wait for each other.
 SELECT p.topic_id, p.partition, p.next_offset
