@@ -206,3 +206,18 @@ def test_commands_run_a_plain_pair_and_the_client_commands_use_it(tmp_path: Path
             broker.wait()
     examined = ran("doctor", str(tmp_path / "backup"))
     assert examined.returncode == 0, examined.stdout
+
+
+def test_what_was_acknowledged_alone_is_given_though_a_backup_is_required_by_now(tmp_path: Path) -> None:
+    with running(tmp_path) as (first, second):
+        publish(first, b"together")
+        second.kill()
+        wait_until_alone(first)
+        publish(first, b"alone")
+        first.kill()
+        second.restart()
+        wait_until(lambda: status(second)["role"] == "primary", "the other one takes over")
+        first.flags = (*first.flags, "--require-backup")
+        first.restart()
+        wait_until_in_step(second)
+        assert sorted(set(second.stored_values("t"))) == [b"alone", b"together"]

@@ -249,3 +249,17 @@ def test_a_backup_that_repeats_an_old_confirmation_is_not_waited_for_without_an_
             time.sleep(HEARTBEAT_MS / 2000)
         client.expect(PUBACK)
         assert "backup_is_stuck" in broker.log()
+
+
+def test_a_dead_letter_is_known_by_its_own_place_whatever_headers_it_came_with(tmp_path: Path) -> None:
+    """A letter keeps the headers of the message that it was: the place of that one, too."""
+    letter = {"value": "dead", "id": "letter", "headers": {"holdfast-place": "9.other.70"}}
+    with Partner() as backup, plain(tmp_path, "primary", backup.address) as broker:
+        wait_until_in_step(broker)
+        broker.json("POST", "/v1/topics/t.dead/messages", {"messages": [letter]})
+        backup.wait_for(b"MARK_DELIVERED|letter|1")
+        broker.kill()
+        broker.restart()
+        wait_until_in_step(broker)
+        broker.json("POST", "/v1/topics/t.dead/messages", {"messages": [{"value": "next"}]})
+        assert broker.stored_values("t.dead") == [b"dead", b"next"]

@@ -208,7 +208,9 @@ def _tagged(waiting: Waiting, reign: Reign) -> bytearray:
     messages = []
     for position, message in enumerate(waiting.messages, waiting.first):
         place: Header = (PLACE_HEADER, b"%d.%b.%d" % (reign.epoch, reign.owner.encode(), position))
-        messages.append(NewMessage(value=message.value, id=message.id, headers=[*message.headers, place]))
+        # A dead letter has the headers of the message that it was, whose place is another one.
+        headers = [header for header in message.headers if header[0] != PLACE_HEADER]
+        messages.append(NewMessage(value=message.value, id=message.id, headers=[*headers, place]))
     return batch_builder.build_batch(messages, waiting.timestamp_ms)
 
 

@@ -201,7 +201,7 @@ class Intake:
                     await self._deliveries.settle(topic)
                 return
             except TooManyTopics as error:
-                # It is delivered, so history is all that is missed. Deletions are not told: a backup has more topics.
+                # It is delivered: history is all that is missed. Deletions are not told, so a backup has more topics.
                 log.warning("no_history", problem=error.message, hint="delete topics here; replicas are kept as before")
                 entries = [entry for entry in entries if self._draining.has_topic(entry.topic)]
             except WorldError as error:
@@ -257,7 +257,7 @@ class Session:
             if isinstance(packet, Replicate):
                 behind = intake.store(packet, self._reign)
                 if self._is_broken and packet.number is not None:
-                    unconfirmed = NotBackup("it is kept, but one before it was refused; connect again to hear more")
+                    unconfirmed = NotBackup("it is kept, but one before it was refused: nothing is confirmed here")
                     return _Step(behind, None, error_line(unconfirmed))
                 return _Step(behind, packet.number, b"")
             intake.mark(packet, self._reign)

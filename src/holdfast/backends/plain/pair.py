@@ -30,14 +30,7 @@ from holdfast.backends.plain.serving import Serving
 from holdfast.backends.plain.settings import PlainSettings
 from holdfast.broker.backend import Backend
 from holdfast.consensus.plain_standing import NO_REIGN, Reign, Role, Standing, Verdict, common_end, decide
-from holdfast.model.errors import (
-    HoldfastError,
-    LeaderChanged,
-    NotBackup,
-    Replaced,
-    ShuttingDown,
-    Unavailable,
-)
+from holdfast.model.errors import HoldfastError, LeaderChanged, NotBackup, Replaced, ShuttingDown, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.wire.replication import standing_line
@@ -344,8 +337,10 @@ class PlainPair:
         common = common_end(own, winner)
         given = self.note.given
         first = max(common, given[1] if given is not None and given[0] == winner.reign else 0)
-        # One that requires a backup has acknowledged nothing of its own that the other one does not have.
-        if not (self.settings.pair.requires_backup and own.reign.owner == own.token):
+        # One that requires a backup has acknowledged nothing of its own that the other one does not have; unless it did
+        # not do so before, or the other one has lost its disk. What was acknowledged is in the topics then.
+        is_strict = self.settings.pair.requires_backup and own.reign.owner == own.token
+        if not is_strict or await with_orphans({}, self._backend, self.journal, own.reign, common):
             await self._give(winner.reign, first)
         await self._end_following()
         void = await with_orphans(self.note.void, self._backend, self.journal, own.reign, common)
