@@ -21,7 +21,7 @@ WORST = "worst_ms"
 
 TOPIC = "bench"
 TIMES = {signal.SIGKILL: 50, signal.SIGTERM: 20}
-TIMES_QUICK = 3
+TIMES_QUICK = 1
 # The others have the machine for themselves this long before the node is started again.
 AWAY_S = 1.0
 SETTLE_S = 1.0

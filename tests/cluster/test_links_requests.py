@@ -142,7 +142,8 @@ async def test_requests_fail_at_once_when_the_link_breaks() -> None:
     async with cluster(LinkNode("n1"), LinkNode("n2")) as (n1, n2):
         n2.answer = hang
         asked = [asyncio.create_task(n1.links.request("n2", method, b"", 30)) for method in range(3)]
-        await until(lambda: len(n2.links._accepted["n1"][1]._answering) == 3, "n2 works on them")
+        accepted = n2.links._accepted
+        await until(lambda: "n1" in accepted and len(accepted["n1"][1]._answering) == 3, "n2 works on them")
         await asyncio.sleep(0.01)
         await n2.links.stop()
         for task in asked:

@@ -251,7 +251,8 @@ ALL_ERRORS = [
 
 @pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.__name__)
 def test_error_comes_out_as_what_it_was_raised_as(kind: type[HoldfastError]) -> None:
-    values = {"message": "why", "next_offset": 17, "allowed": "GET"}
+    # A mark is for the broker that met the trouble, and not told to others.
+    values = {"message": "why", "next_offset": 17, "allowed": "GET", "mark": None}
     error = kind(**{name: values[name] for name in inspect.signature(kind).parameters})
     heard = decode_error(encode_error(error))
     assert isinstance(heard, kind)
