@@ -30,6 +30,7 @@ SHORT = {
 
 HEADINGS = {
     "msg_per_s": "msg/s",
+    "replayed_per_s": "stored again, msg/s",
     "cpu_s_per_million": "CPU s / million",
     "p50_us": "p50 µs",
     "p99_us": "p99 µs",

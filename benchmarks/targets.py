@@ -335,6 +335,24 @@ TARGETS: tuple[Target, ...] = (
         10_000.0,
         "/s",
     ),
+    Target(
+        "postgres-push-away",
+        "push while the PostgreSQL is away, 1,000 a request, synced",
+        Figure("postgres-push-away", "Holdfast over PostgreSQL", "msg_per_s"),
+        None,
+        "at least",
+        300_000.0,
+        "/s",
+    ),
+    Target(
+        "postgres-replay",
+        "stored again when it is back",
+        Figure("postgres-push-away", "Holdfast over PostgreSQL", "replayed_per_s"),
+        None,
+        "at least",
+        100_000.0,
+        "/s",
+    ),
 )
 
 

@@ -42,6 +42,7 @@ ALL: tuple[Work, ...] = (
     pair_failover.COMPUTING,
     postgres_push.MANY_A_REQUEST,
     postgres_push.ONE_A_REQUEST,
+    postgres_push.AWAY,
 )
 
 
