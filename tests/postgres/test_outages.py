@@ -222,7 +222,7 @@ async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_
 async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, server: Server) -> None:
     """A standby takes over that did not have all of it yet: what is gone is gone, and nothing is mixed up."""
     store = await opened(address=server.url)
-    database = store.backend.database
+    database, notices = store.backend.database, store.backend.notices
     await store.create()
     await store.publish(b"a")
     await store.backend.set_cursor(T.topic, C, {0: Offset(1)})
@@ -230,7 +230,8 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     behind = server.path.with_name("behind")
     subprocess.run(["cp", "-a", server.path, behind], check=True)  # noqa: ASYNC221 - a tenth of a second
     await server.start()
-    await until(lambda: database.is_up, "it is used again")
+    # What listens is the first to notice that the server was away, and the last to be there again.
+    await until(lambda: database.is_up and notices._is_listening, "it is used again")
     await store.publish(b"lost", b"lost, too")
     await store.create("lost")
     for _ in range(40):  # a sequence is ahead of itself by 32
