@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 
+from simulation.outcome import Outcome, outcome_of
 from simulation.pair_cluster import PairCluster
 from simulation.pair_faults import PROFILES, PairFaults
-from simulation.run import Outcome
 from simulation.world import Violation, World
 
 # Longer than the longest of all waits in a row: a link that hangs, one that was refused, giving, letting in.
@@ -26,24 +25,11 @@ _PROFILE_WEIGHTS = {
 
 
 def run_seed(seed: int, *, profile: str | None = None, is_traced: bool = False) -> Outcome:
-    """Run the whole of it; a broken invariant or a failed assertion of the code is in the outcome.
-
-    Without a profile the seed chooses one.
-    """
+    """Run the whole of it; without a profile the seed chooses one."""
     world = World(seed, is_traced=is_traced)
+    # The dice are thrown also where a profile is given, so that the rest of the seed falls the same.
     chosen = world.dice.choices(list(PROFILES), [_PROFILE_WEIGHTS[name] for name in PROFILES])[0]
-    profile = profile or chosen
-    world.counts[f"profile: {profile}"] += 1
-    invariant = detail = ""
-    try:
-        _live_through(world, profile)
-    except Violation as violation:
-        invariant, detail = violation.invariant, violation.detail
-    except Exception as error:  # noqa: BLE001 - a crash of the code under test is what we are looking for
-        invariant, detail = f"the code's own assertions ({type(error).__name__})", traceback.format_exc()
-    if invariant and is_traced:
-        world.note(f"BROKEN {invariant}: {detail}")
-    return Outcome(seed, profile, world.counts, invariant, detail, world.trace)
+    return outcome_of(world, seed, profile or chosen, _live_through)
 
 
 def _live_through(world: World, profile: str) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from simulation.cluster import Cluster
 from simulation.faults import PROFILES, Faults
+from simulation.outcome import Outcome, outcome_of
 from simulation.world import Violation, World
 
 # A healthy cluster is in order long before that, through several elections and changes of members.
@@ -17,34 +15,12 @@ SETTLE_TICKS_MAX = 900
 _PROFILE_WEIGHTS = {"none": 1, "isolation": 4, "network": 4, "crashes": 4, "disks": 5, "membership": 4, "everything": 5}
 
 
-class Outcome(NamedTuple):
-    seed: int
-    profile: str
-    counts: Counter[str]
-    invariant: str
-    detail: str
-    trace: list[str]
-
-    @property
-    def is_clean(self) -> bool:
-        return not self.invariant
-
-
-def run_seed(seed: int, *, is_traced: bool = False) -> Outcome:
-    """Run the whole of it; a broken invariant or a failed assertion of the code is in the outcome."""
+def run_seed(seed: int, *, profile: str | None = None, is_traced: bool = False) -> Outcome:
+    """Run the whole of it; without a profile the seed chooses one."""
     world = World(seed, is_traced=is_traced)
-    profile = world.dice.choices(list(PROFILES), [_PROFILE_WEIGHTS[name] for name in PROFILES])[0]
-    world.counts[f"profile: {profile}"] += 1
-    invariant = detail = ""
-    try:
-        _live_through(world, profile)
-    except Violation as violation:
-        invariant, detail = violation.invariant, violation.detail
-    except Exception as error:  # noqa: BLE001 - a crash of the code under test is what we are looking for
-        invariant, detail = f"the code's own assertions ({type(error).__name__})", traceback.format_exc()
-    if invariant and is_traced:
-        world.note(f"BROKEN {invariant}: {detail}")
-    return Outcome(seed, profile, world.counts, invariant, detail, world.trace)
+    # The dice are thrown also where a profile is given, so that the rest of the seed falls the same.
+    chosen = world.dice.choices(list(PROFILES), [_PROFILE_WEIGHTS[name] for name in PROFILES])[0]
+    return outcome_of(world, seed, profile or chosen, _live_through)
 
 
 def _live_through(world: World, profile: str) -> None:

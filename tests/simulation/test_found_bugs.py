@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulation.__main__ import described
+from simulation.__main__ import SIMULATOR
 from simulation.run import run_seed
 
 from holdfast.consensus.log_shape import LogShape
@@ -28,7 +28,7 @@ NEVER_WRITTEN = MembersAt(LogIndex(5), Term(2), Members.of(["n0.0", "n1.0"]))
 @pytest.mark.parametrize("seed", NAMED_SEEDS)
 def test_bug_has_not_come_back(seed: int) -> None:
     outcome = run_seed(seed)
-    assert outcome.is_clean, described(outcome)
+    assert outcome.is_clean, SIMULATOR.described(outcome)
 
 
 def test_members_that_were_saved_but_never_written_leave_the_disk_before_the_log_grows() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from simulation.mutants import Verdict, mutated_sources
+from simulation.hunting import Verdict, mutated_sources
+from simulation.mutants import HUNT
 from simulation.planted import MUTANTS, Mutant
 
 QUICKLY_FOUND = ("ack-before-commit", "vote-before-sync", "match-before-term", "cursor-goes-back", "wrong-majority")
@@ -21,5 +22,4 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.parametrize("name", QUICKLY_FOUND)
 def test_planted_bug_is_found(name: str) -> None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    assert Verdict(mutant, seeds=60).is_caught
+    assert Verdict(HUNT, HUNT.mutant(name), seeds=60).is_caught

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from simulation.mutants import mutated_sources
-from simulation.pair import described
+from simulation.hunting import Verdict, mutated_sources
+from simulation.pair import SIMULATOR
 from simulation.pair_faults import PROFILES
-from simulation.pair_mutants import Verdict
+from simulation.pair_mutants import HUNT
 from simulation.pair_planted import PAIR_MUTANTS, PROFILE_OF
 from simulation.pair_run import run_seed
 from simulation.planted import Mutant
@@ -18,7 +18,7 @@ CHUNK = 50
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
 def test_pair_keeps_its_promises(start: int) -> None:
     broken = [outcome for seed in range(start, start + CHUNK) if not (outcome := run_seed(seed)).is_clean]
-    assert not broken, "\n".join(described(outcome) for outcome in broken)
+    assert not broken, "\n".join(SIMULATOR.described(outcome) for outcome in broken)
 
 
 def test_two_runs_of_one_seed_are_the_same_and_tracing_changes_nothing() -> None:
@@ -51,4 +51,4 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.parametrize("mutant", PAIR_MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug_is_found(mutant: Mutant) -> None:
-    assert Verdict(mutant, start=0, seeds=800).is_caught
+    assert Verdict(HUNT, mutant, seeds=800).is_caught

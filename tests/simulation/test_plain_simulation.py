@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from simulation.mutants import mutated_sources
-from simulation.plain import described
-from simulation.plain_mutants import Verdict
+from simulation.hunting import Verdict, mutated_sources
+from simulation.plain import SIMULATOR
+from simulation.plain_mutants import HUNT
 from simulation.plain_planted import PLAIN_MUTANTS, PROFILE_OF, START_OF
 from simulation.plain_run import PROFILES, run_seed
 from simulation.planted import Mutant
@@ -17,7 +17,7 @@ CHUNK = 12
 @pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
 def test_plain_pair_keeps_its_promises(start: int) -> None:
     broken = [outcome for seed in range(start, start + CHUNK) if not (outcome := run_seed(seed)).is_clean]
-    assert not broken, "\n".join(described(outcome) for outcome in broken)
+    assert not broken, "\n".join(SIMULATOR.described(outcome) for outcome in broken)
 
 
 def test_two_runs_of_one_seed_are_the_same_and_tracing_changes_nothing() -> None:
@@ -44,4 +44,4 @@ def test_names_are_unique() -> None:
 def test_planted_bug_is_found(mutant: Mutant) -> None:
     for source in mutated_sources(mutant).values():
         compile(source, mutant.name, "exec")
-    assert Verdict(mutant, start=START_OF.get(mutant.name, 0), seeds=120).is_caught
+    assert Verdict(HUNT, mutant, seeds=120).is_caught
