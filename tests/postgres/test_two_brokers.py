@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import asyncpg
@@ -279,3 +280,41 @@ async def test_id_is_new_again_after_its_time(opened: Open, url: str) -> None:
     await query(url, "UPDATE holdfast.id_keys SET inserted_at = now() - interval '2 minutes'")
     await one.backend.retention.prune_ids()
     assert await query(url, "SELECT count(*) FROM holdfast.id_keys") == [(0,)]
+
+
+class _SnapshotThenPause:
+    """A connection that lets something else happen between its first answer and what is made of it."""
+
+    def __init__(self, connection: asyncpg.Connection, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        self._connection = connection
+        self._meanwhile: Callable[[], Awaitable[None]] | None = meanwhile
+
+    def transaction(self, **options: Any) -> Any:
+        return self._connection.transaction(**options)
+
+    async def fetch(self, query: str) -> list[Any]:
+        rows: list[Any] = await self._connection.fetch(query)
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+        return rows
+
+
+async def test_topic_that_is_made_or_deleted_while_all_are_read_is_known_rightly(opened: Open, url: str) -> None:
+    store = await opened()
+    await store.backend.create_topic(TopicName("old"), TopicConfig())
+    deleted: list[str] = []
+    store.backend.watch_deletions(deleted.append)
+
+    async def meanwhile() -> None:
+        await store.backend.create_topic(TopicName("new"), TopicConfig())
+        await store.backend.delete_topic(TopicName("old"))
+
+    connection = await asyncpg.connect(url)
+    try:
+        await store.backend.notices.read_all(_SnapshotThenPause(connection, meanwhile))  # type: ignore[arg-type]
+    finally:
+        await connection.close()
+    assert deleted == ["old"]
+    assert store.backend.topic(TopicName("new")) is not None
+    assert store.backend.topic(TopicName("old")) is None

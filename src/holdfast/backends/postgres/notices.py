@@ -147,11 +147,10 @@ class Notices:
 
     async def read_all(self, connection: Connection) -> None:
         """Everything there is, as of one moment."""
-        # All of this is committed: where the database has less, it is not what it was.
-        ends = {state: state.end for state in self._known.partitions.values()}
+        before = self._known.as_it_is()
         moves = self._cursors.moves()
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            await self._topics.load_all(connection, ends)
+            await self._topics.load_all(connection, before)
             self._cursors.replace(await connection.fetch(sql("all_cursors")), moves)
 
     async def _understand(self, notice: str, connection: Connection) -> None:

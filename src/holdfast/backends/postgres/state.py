@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.broker.backend import Unwatch
 from holdfast.model.errors import TopicNotFound, Unavailable
@@ -50,6 +50,14 @@ class PartitionState:
         return lambda: (self._watchers.pop(mark, None), None)[1]
 
 
+class KnownBefore(NamedTuple):
+    """What a broker knew of the store at one moment."""
+
+    topics: tuple[Topic, ...]
+    ends: dict[PartitionState, Offset]
+    gone: frozenset[int]
+
+
 class KnownTopics:
     """All topics of the store, as far as this broker has heard."""
 
@@ -63,6 +71,10 @@ class KnownTopics:
         self.deletion_watchers: list[Callable[[Topic], None]] = []
         # Topics that are gone: whoever asked for one before that may be answered after it.
         self.gone: deque[int] = deque(maxlen=_GONE_MAX)
+
+    def as_it_is(self) -> KnownBefore:
+        ends = {state: state.end for state in self.partitions.values()}
+        return KnownBefore(tuple(self.by_id.values()), ends, frozenset(self.gone))
 
     def found(self, partition: PartitionId) -> PartitionState:
         """Raises `TopicNotFound`, or `Unavailable` while nothing is known at all."""
@@ -110,6 +122,12 @@ class KnownTopics:
         """It was deleted, whether it was known here or not."""
         self.gone.append(topic_id)
         self.forget(topic_id)
+
+    def no_longer_gone(self, topic_ids: frozenset[int]) -> None:
+        """Whoever asked before these were gone was answered; another server may have topics of the same numbers."""
+        still = [topic_id for topic_id in self.gone if topic_id not in topic_ids]
+        self.gone.clear()
+        self.gone.extend(still)
 
     def forget(self, topic_id: int) -> None:
         topic = self.by_id.pop(topic_id, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,9 +12,9 @@ from asyncpg import Connection
 
 from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.queries import sql
-from holdfast.backends.postgres.state import KnownTopics, PartitionState, topic_of
+from holdfast.backends.postgres.state import KnownBefore, KnownTopics, topic_of
 from holdfast.model.errors import TooManyTopics, TopicExists, TopicNotFound
-from holdfast.model.ids import Offset, TimestampMs, TopicName
+from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 
 log = structlog.get_logger("holdfast.postgres")
@@ -91,26 +91,26 @@ class Topics:
             topic = topic_of(row)
             self._known.add(topic, await self._database.fetch(sql("partitions_of"), topic.id))
 
-    async def load_all(self, connection: Connection, ends: Mapping[PartitionState, Offset]) -> None:
+    async def load_all(self, connection: Connection, before: KnownBefore) -> None:
         """Everything as the database has it, in the transaction of the connection.
 
-        `ends`: what was committed before it began. Less than that has a database that took the place of the one
-        before without having all of it.
+        `before`: what was committed before it began. Less than that has a database that took the place of the one
+        before without having all of it. What was created or deleted here since then, it does not tell of.
         """
         found = [topic_of(row) for row in await connection.fetch(sql("all_topics"))]
         partitions: dict[int, list[Any]] = {topic.id: [] for topic in found}
         for row in await connection.fetch(sql("all_partitions")):
             partitions[row[0]].append(row)
-        self._known.gone.clear()
+        self._known.no_longer_gone(before.gone)
         tokens = {topic.id: topic.token for topic in found}
-        for topic in list(self._known.by_id.values()):
+        for topic in before.topics:
             if tokens.get(topic.id) != topic.token:
                 self._known.forget(topic.id)
         for topic in sorted(found, key=lambda topic: topic.id):
             self._known.add(topic, partitions[topic.id])
             for row in partitions[topic.id]:
                 state = self._known.state(topic.id, row[1])
-                if state is not None and row[3] < ends.get(state, 0):
-                    log.error("database_went_back", partition=str(state.id), end=row[3], end_was=ends[state])
+                if state is not None and row[3] < before.ends.get(state, 0):
+                    log.error("database_went_back", partition=str(state.id), end=row[3], end_was=before.ends[state])
                     state.went_back(*row[2:])
         self._known.is_loaded = True
