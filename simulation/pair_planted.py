@@ -220,3 +220,5 @@ PROFILE_OF = {
     "goes-on-when-replaced": "meetings",
     "gives-what-had-no-id-without-one": "moments",
 }
+# Where the first seed that finds it is not near 0: the hunt begins there.
+START_OF = {"goes-on-when-replaced": 360, "half-alone": 190, "gives-what-had-no-id-without-one": 125}

@@ -153,5 +153,5 @@ PROFILE_OF = {
     "recognises-what-it-gave-away": "everything",
     "marks-go-with-the-journal": "crashes",
 }
-# Where the first seed that finds it is not near 0: tests begin there.
+# Where the first seed that finds it is not near 0: the hunt begins there.
 START_OF = {"recognises-what-it-gave-away": 120, "places-of-both": 90}

@@ -7,7 +7,7 @@ from simulation.hunting import Verdict, mutated_sources
 from simulation.pair import SIMULATOR
 from simulation.pair_faults import PROFILES
 from simulation.pair_mutants import HUNT
-from simulation.pair_planted import PAIR_MUTANTS, PROFILE_OF
+from simulation.pair_planted import PAIR_MUTANTS, PROFILE_OF, START_OF
 from simulation.pair_run import run_seed
 from simulation.planted import Mutant
 
@@ -46,7 +46,7 @@ def test_planted_text_is_there_exactly_once(mutant: Mutant) -> None:
 def test_names_are_unique() -> None:
     names = {mutant.name for mutant in PAIR_MUTANTS}
     assert len(names) == len(PAIR_MUTANTS) >= 12
-    assert set(PROFILE_OF) <= names
+    assert {*PROFILE_OF, *START_OF} <= names
 
 
 @pytest.mark.parametrize("mutant", PAIR_MUTANTS, ids=lambda mutant: mutant.name)
