@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from holdfast.cli.demo import outage_timeline, outage_view
-from holdfast.cli.demo.outage_play import Plan
+from holdfast.cli.demo.outage_play import OutagePlay, Plan
 from holdfast.cli.demo.outage_score import Answer, Mark, OutageScore
+from holdfast.cli.demo.view import View
 from tests.cli.program import Running, holdfast, until
 
 
@@ -58,6 +61,25 @@ def test_picture_tells_buffered_from_stored_and_when_what_was_lost() -> None:
 def test_plan_has_the_broker_away_while_the_database_is() -> None:
     plan = Plan.over(20.0, 100.0)
     assert 0 < plan.database_lost_s < plan.broker_lost_s < plan.broker_back_s < plan.database_back_s < plan.seconds
+
+
+async def test_words_and_picture_have_one_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """Starting a database and a broker takes a while; no second of the picture counts from before the first message."""
+    score, view = OutageScore(), View(lambda _: [], quiet=False)
+    view._started -= 30.0
+    play = OutagePlay(Any, Any, "", Plan.over(4.0, 1.0), score, view)  # type: ignore[arg-type]
+    view.begin()
+
+    async def act() -> str:
+        await asyncio.sleep(0.2)
+        return "it happened"
+
+    await play._at(0.1, "database killed", act(), is_loss=True)
+    await play._at(0.4, "database back", act())
+    told = [float(line.split(" s ")[0]) for line in capsys.readouterr().out.splitlines()]
+    assert told == [round(mark.at_s, 1) for mark in score.marks]
+    assert 0.1 <= told[0] < 30.0 and told[1] >= 0.6, "a loss is there when it begins, a return when it is done"
+    assert list(score.verdict()["happened_ms"].values()) == [round(mark.at_s * 1000) for mark in score.marks]
 
 
 def test_killed_database_and_broker_lose_nothing(tmp_path: Path) -> None:

@@ -147,6 +147,11 @@ def test_names_are_found_by_number_and_bounded() -> None:
     assert names.find(name_of_id("x"), 2) == 1 and names.find(name_of_id("x"), 3) is None
     assert names.take(name_of_id("x"), 2) == 1 and names.take(name_of_id("x"), 2) is None
     assert names.take(name_of_id("x"), 1) == 0 and names.count == 0
+    names.add(name_of_id("y"), 7, None)
+    assert names.find(name_of_id("y"), 4) is None and names.unnumbered(name_of_id("y")) == [7]
+    names.number(name_of_id("y"), 7, 4)
+    assert names.find(name_of_id("y"), 4) == 7 and names.unnumbered(name_of_id("y")) == []
+    assert names.take(name_of_id("y"), 4) == 7 and names.count == 0
     for position in range(NAMES_MAX + 5):
         names.add(name_of_value("t", b"%d" % (position % 7 if position < 7 else position)), position, None)
     assert names.count <= NAMES_MAX

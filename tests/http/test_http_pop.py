@@ -143,6 +143,24 @@ def test_waiting_pop_is_answered_as_soon_as_a_message_comes(server: Server) -> N
         assert time.monotonic() - pushed_s < 5
 
 
+def test_pop_of_a_queue_that_nobody_pushed_to_finds_nothing_and_makes_nothing(server: Server) -> None:
+    assert pop(server, "nowhere") == pop(server, "nowhere", "p", consumerGroup="g") == []
+    assert pop(server, "nowhere", wait="true", timeout="100") == []
+    assert server.get("/v1/topics").json["topics"] == []
+    assert server.broker.pops._awaited == {}, "nobody waits any more"
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pop, server, "nowhere", wait="true", timeout="20000")
+        until_waiting(server, 1)
+        assert server.get("/v1/topics").json["topics"] == []
+        push(server, "nowhere", ("p", 1))
+        assert waiting.result(15) == [1]
+
+
+def test_pop_of_a_queue_that_may_not_be_made_says_that_it_is_not_there(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", broker={"auto_create": False}) as server:
+        assert server.get("/api/v1/pop/queue/nowhere?autoAck=true&wait=true").code == "topic_not_found"
+
+
 def test_waiting_pop_ends_when_its_time_is_up(server: Server) -> None:
     began_s = time.monotonic()
     assert pop(server, "q", wait="true", timeout="200") == []

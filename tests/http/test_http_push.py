@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from http_server import Answer, Client, Server, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.frontends.http import push as push_calls
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import NO_OFFSET
 
@@ -113,7 +115,6 @@ def test_payload_is_kept_byte_for_byte(shared_server: Server, payload: bytes) ->
         ({"queue": ""}, "bad_topic", "items[1].queue"),
         ({"queue": 7}, "bad_value", "items[1].queue"),
         ({}, "bad_value", "items[1]"),
-        ({"queue": "q", "partition": ""}, "bad_value", "items[1].partition"),
         ({"queue": "q", "partition": "x" * 251}, "bad_value", "items[1].partition"),
         ({"queue": "q", "partition": "ü" * 126}, "bad_value", "items[1].partition"),
         ({"queue": "q", "partition": "a\nb"}, "bad_value", "items[1].partition"),
@@ -133,6 +134,45 @@ def test_bad_item_is_named_and_nothing_is_stored(
     assert (answer.code, answer.status) == (code, 413 if code == "too_large" else 400)
     assert names in answer.message
     assert shared_server.get("/v1/topics/good").code == "topic_not_found"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", 'the body is empty; send an object such as {"items": '),
+        (b"[]", "the body: expected an object such as .*, got a list"),
+        (b"{}", "the body: items is missing; send an object such as"),
+        (b'{"queue": "q"}', "there is no field 'queue', it has items, qos, .*; an item stands in items"),
+        (b'{"items": null}', "items: expected a list of items, got null"),
+        (b'{"items": [7]}', r"items\[0\]: expected an object such as .*, got a number"),
+        (b'{"items": [{}]}', r"items\[0\].queue: it is missing; expected the queue's name as text"),
+        (b'{"items": [{"queue": 7}]}', r"items\[0\].queue: expected the queue's name as text, got a number"),
+        (b'{"items": [{"queue": ""}]}', r"items\[0\].queue: the queue's name is empty"),
+        (
+            b'{"items": [{"queue": "q", "body": 1}]}',
+            r"items\[0\]: there is no field 'body', an item has queue, payload",
+        ),
+        (
+            b'{"items": [{"queue": "q", "partition": 1}]}',
+            r"partition: expected text, or nothing for Default, got a num",
+        ),
+        (b'{"items": [{"queue": "q", "partition": "\\n"}]}', r"printable text of at most 250 bytes, got char.*'\\n'"),
+        (b'{"items": [{"queue": "q", "traceId": "' + b"t" * 300 + b'"}]}', "of at most 250 bytes, got 300 bytes"),
+        (b'{"items": [], "qos": 3}', r"qos: expected 0 \(may be lost\) or 1 \(durable\)"),
+        (b'{"items": [{"queue": "q", "payload": }]}', "not JSON: .* at byte 37, behind .*payload"),
+    ],
+)
+def test_refusal_says_which_item_which_field_and_what_is_expected(
+    shared_server: Server, body: bytes, words: str
+) -> None:
+    assert re.search(words, raw(shared_server, body).message), raw(shared_server, body).message
+
+
+def test_empty_partition_is_the_one_that_nobody_named(server: Server) -> None:
+    item = {"queue": "q", "transactionId": "t", "payload": 1}
+    results = push(server, {**item, "partition": ""}, item, {**item, "partition": "Default"})
+    assert statuses(results) == ["queued", "duplicate", "duplicate"]
+    assert server.get("/api/v1/pop/queue/q/partition/Default?autoAck=true").json["partition"] == "Default"
 
 
 @pytest.mark.parametrize(
@@ -217,3 +257,8 @@ def test_whatever_partitions_are_called_their_messages_come_back(
     popped = shared_server.get("/api/v1/pop/queue/any?autoAck=true&batch=100").json["messages"]
     assert [(each["partition"], each["data"]) for each in popped] == items
     assert [each["transactionId"] for each in popped] == [each["transaction_id"] for each in results]
+
+
+@given(st.text() | st.text(st.characters(max_codepoint=130)))
+def test_texts_are_printable_as_python_has_it(text: str) -> None:
+    assert push_calls._is_printable(text) == text.isprintable()

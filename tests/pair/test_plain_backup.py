@@ -35,6 +35,11 @@ def test_backup_keeps_replicas_through_a_kill_and_delivers_exactly_what_was_not_
             subscriber.say(b"SUBSCRIBE_ID|t")
             subscriber.expect(SUBACK)
             replicate(client, b"REPLICATE|m7|7|t|value | 7", b"REPLICATE|m7|7|t|value | 7")
+            # What was not confirmed before the restart comes again, be it twice.
+            replicate(
+                client, b"REPLICATE|m5|5|t|value | 5", b"REPLICATE|m6|6|t|value | 6", b"REPLICATE|m6|6|t|value | 6"
+            )
+            assert status(broker)["replicas_held"] == 7
             client.say(b"MARK_DELIVERED|m1|1", b"MARK_DELIVERED|m4|4", b"MARK_DELIVERED|m2|2", b"MARK_DELIVERED|??|9")
             wait_until(lambda: broker.stored_values("t") == [b"value | 1", b"value | 2"], "they are history")
             client.say(b"PUBLISH|t|no")

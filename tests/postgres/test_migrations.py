@@ -8,7 +8,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from holdfast.backends.postgres.queries import migrations
+from holdfast.backends.postgres import schema
+from holdfast.backends.postgres.queries import Migration, migrations
 from holdfast.model.errors import ConfigError
 from tests.postgres.stores import open_store, query
 from tests.support.postgres import database_for
@@ -31,6 +32,20 @@ async def test_schema_that_is_there_stays_as_it_is(url: str) -> None:
     before = await query(url, "SELECT * FROM holdfast.versions")
     await (await open_store(url)).backend.stop()
     assert await query(url, "SELECT * FROM holdfast.versions") == before
+
+
+async def test_step_that_takes_longer_than_any_other_call_may_is_taken(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Migration(len(migrations()) + 1, "slow", "SELECT pg_sleep(1)")
+    monkeypatch.setattr(schema, "migrations", lambda: (*migrations(), slow))
+    opened = await asyncio.gather(*(open_store(url, f"n{number}", timeout_s=0.4) for number in range(2)))
+    assert [each.backend.problem() for each in opened] == [None, None], "the one that had to wait, too"
+    [limit] = await opened[0].backend.database.fetch("SHOW statement_timeout")
+    assert limit[0] == "400ms", "everything else has its limit"
+    for each in opened:
+        await each.backend.stop()
+    assert [row[0] for row in await query(url, "SELECT name FROM holdfast.versions WHERE name = 'slow'")] == ["slow"]
 
 
 async def test_newer_schema_is_refused_with_what_to_do(url: str) -> None:

@@ -13,8 +13,10 @@ import asyncpg
 import pytest
 
 from holdfast.backends.postgres import writing
+from holdfast.frontends.text.subscription import LineCache
 from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.wire.text import DIALECTS
 from tests.postgres.conftest import Open
 from tests.postgres.stores import Opened, query, until
 from tests.support.postgres import Server
@@ -232,7 +234,13 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     await server.start()
     # What listens is the first to notice that the server was away, and the last to be there again.
     await until(lambda: database.is_up and notices._is_listening, "it is used again")
+    skipped: list[str] = []
+    store.broker._on_skip = skipped.append
+    reader = store.broker.follow("t", {0: Offset(1)})
     await store.publish(b"lost", b"lost, too")
+    cache = LineCache(DIALECTS["standard"])
+    assert cache.lines("t", T.topic, await reader.next(1 << 20))[1] == 2
+    waiting = asyncio.create_task(reader.next(1 << 20))
     await store.create("lost")
     for _ in range(40):  # a sequence is ahead of itself by 32
         await store.backend.set_cursor(T.topic, C, {0: Offset(3)})
@@ -243,8 +251,13 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     await until(lambda: store.backend.end_offset(T) == 1, "it is known what there is")
     await store.create("other")
     assert [topic.name for topic in store.backend.topics()] == ["t", "other"]
-    assert [each.offset for each in await store.publish(b"b")] == [1]
-    assert [message.value for message in await store.read()] == [b"a", b"b"]
+    assert [each.offset for each in await store.publish(b"b", b"c")] == [1, 2]
+    assert [message.value for message in await store.read()] == [b"a", b"b", b"c"]
+    delivery = await asyncio.wait_for(waiting, 10)
+    lines = cache.lines("t", T.topic, delivery)[0]
+    assert lines.count(b"|b\n") == 1 and b"lost" not in lines, "a live subscriber goes on with what is there now"
+    assert len(skipped) == 1 and "lost 2 messages" in skipped[0]
+    reader.close()
     await store.backend.set_cursor(T.topic, C, {0: Offset(2)})
     assert store.backend.cursor(T.topic, C) == {0: 2}
 

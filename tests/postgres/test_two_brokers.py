@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import asyncpg
+import pytest
+import structlog
 
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.writing import Write
@@ -318,3 +320,51 @@ async def test_topic_that_is_made_or_deleted_while_all_are_read_is_known_rightly
     assert deleted == ["old"]
     assert store.backend.topic(TopicName("new")) is not None
     assert store.backend.topic(TopicName("old")) is None
+
+
+async def test_ends_of_thousands_of_partitions_are_told_in_one_transaction(opened: Open) -> None:
+    """They do not fit into one notice; nobody has to read the whole store because of that."""
+    one, two = await both(opened)
+    for name in ("a", "b"):
+        await one.create(name, partitions=1000)
+    await two.backend.catch_up_cursors()
+    partitions = [PartitionId(TopicName(name), number) for name in ("a", "b") for number in range(1000)]
+    transactions = one.backend.writer.transactions
+    read_all = 0
+    read = two.backend.notices.read_all
+
+    async def counted(connection: Any) -> None:
+        nonlocal read_all
+        read_all += 1
+        await read(connection)
+
+    two.backend.notices.read_all = counted  # type: ignore[method-assign]
+    await asyncio.gather(*(one.backend.append(each, values_batch(b"x")) for each in partitions))
+    assert one.backend.writer.transactions - transactions <= 2
+    await two.backend.catch_up_cursors()
+    assert [two.backend.end_offset(each) for each in partitions] == [1] * 2000
+    assert read_all == 0
+
+
+async def test_two_brokers_of_one_name_are_told_and_a_restarted_one_is_not(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.postgres.holding.BEAT_S", 0.05)
+    killed = await opened("n1")
+    await until(lambda: killed.backend.holding.beat_s is not None, "it was there")
+    await killed.backend.holding.stop()
+    with structlog.testing.capture_logs() as logs:
+        one, other = await opened("n1"), await opened("n2")
+        beats = one.backend.holding._beats + 12
+        await until(lambda: min(each.backend.holding._beats for each in (one, other)) > beats, "they looked")
+        assert not [line for line in logs if line["event"] == "broker_name_taken"], "nobody is there twice"
+        twin = await opened("n1")
+        await until(lambda: len(told(logs)) == 2, "both say so")
+        beats = twin.backend.holding._beats + 12
+        await until(lambda: twin.backend.holding._beats > beats, "they looked again")
+    assert [line["name"] for line in told(logs)] == ["n1", "n1"], "once each"
+    assert "--node" in told(logs)[0]["hint"]
+
+
+def told(logs: Any) -> list[Any]:
+    return [line for line in logs if line["event"] == "broker_name_taken"]

@@ -84,7 +84,7 @@ class ModelTarget:
         await self.probe()
         return self._store.lines.get(file, 0)
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
         def commit() -> None:
             assert number > self._store.lines.get(file, 0), "a stretch is stored once"
             self._store.take(batches)
@@ -92,6 +92,7 @@ class ModelTarget:
 
         await asyncio.sleep(0)
         self._store.transact(commit)
+        return 0
 
     async def forget(self, files: Sequence[UUID]) -> None:
         await self.probe()
@@ -103,6 +104,9 @@ class ModelTarget:
 
     async def horizon_ms(self) -> float:
         return float("inf")
+
+    async def held_up_by(self) -> str:
+        return "nobody"
 
 
 class ModelBackend:

@@ -73,7 +73,7 @@ async def open_spilling(
     await spill.start()
     opened = Spilling(database, spill, Broker(spill, now_ms=now_ms))
     spill.create_with(opened.broker.ensure_topic)
-    opened.broker.take_losable_with(spill.push_losable)
+    opened.broker.spill_with(spill.push_losable, spill.keep_pushed)
     return opened
 
 

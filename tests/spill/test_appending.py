@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -99,3 +100,28 @@ async def test_push_that_comes_after_the_end_is_refused_and_does_not_hang(append
     await appender.stop()
     with pytest.raises(ShuttingDown):
         await asyncio.wait_for(appender.append(line(), 1), 5)
+
+
+@pytest.mark.parametrize("taken_bytes", [1, 7, 100, 10_000])
+async def test_lines_are_written_whole_where_the_kernel_takes_a_part_at_a_time(
+    taken_bytes: int, appender: Appender, done: list[CompletedFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(fd: int, pieces: list[bytes], position: int) -> int:
+        return os.pwrite(fd, b"".join(pieces)[:taken_bytes], position)
+
+    monkeypatch.setattr(appending.os, "pwritev", some)
+    lines = [line(b"%d" % place) for place in range(9)]
+    await asyncio.gather(*(appender.append(each, 1) for each in lines))
+    await appender.append(line(b"last"), 1)
+    await appender.seal()
+    assert done[0].file.path.read_bytes() == b"".join(lines) + line(b"last")
+    assert done[0].events == 10 and done[0].size_bytes == done[0].file.path.stat().st_size
+
+
+async def test_more_lines_than_the_kernel_takes_in_a_call_are_written(
+    appender: Appender, done: list[CompletedFile]
+) -> None:
+    lines = [line(b"%d" % place) for place in range(2500)]
+    await asyncio.gather(*(appender.append(each, 1) for each in lines))
+    await appender.seal()
+    assert done[0].file.path.read_bytes() == b"".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from asyncpg import Connection
@@ -33,3 +34,19 @@ async def test_database_is_found_again_though_connecting_takes_longer_than_a_pus
     await store.drained()
     assert not (await store.push(b"3"))[0].buffered, "the writer is connected by now"
     assert await store.values() == [b"1", b"2", b"3"]
+
+
+async def test_silent_database_is_said_to_be_silent_for_as_long_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To connect has a limit of its own, shorter than that of everything else."""
+    monkeypatch.setattr("holdfast.backends.postgres.database._CONNECT_S_MAX", 0.2)
+    # The kernel takes the connection; nobody ever answers on it.
+    silent = socket.create_server(("127.0.0.1", 0))
+    host, port = silent.getsockname()
+    database = Database(f"postgresql://app@{host}:{port}/shop", timeout_s=5.0, application="test")
+    began_s = asyncio.get_running_loop().time()
+    await database.start()
+    waited_s = asyncio.get_running_loop().time() - began_s
+    assert database.problem is not None and database.problem.endswith("connect within 0.2 s")
+    assert waited_s < 5.0
+    await database.stop()
+    silent.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.backends.spill import events
+from holdfast.backends.spill import batches, events, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import Topic, TopicConfig
@@ -71,9 +71,9 @@ def test_messages_come_back_in_order_with_all_they_have(given_messages: list[New
     lines, _ = events.lines_of(ORDERS, batch, 18, tried="w:1")
     read, bad = events.events_of(lines)
     assert not bad
-    batches = events.batches_of([event for event in read if event], lambda event: ORDERS, batch_max)
-    assert {partition for partition, _ in batches} == {ORDERS}
-    found = [record for _, each in batches for record in record_batch.decode_records(each)]
+    made = batches.batches_of([event for event in read if event], lambda event: ORDERS, batch_max)
+    assert {partition for partition, _ in made} == {ORDERS}
+    found = [record for _, each in made for record in record_batch.decode_records(each)]
     expected = record_batch.decode_records(batch)
     assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in expected]
     assert [sorted(each.headers) for each in found] == [sorted(each.headers) for each in expected]
@@ -113,9 +113,9 @@ def test_damage_to_one_byte_costs_one_line(given_values: list[bytes], data: st.D
 def test_torn_end_is_cut_behind_the_last_whole_line(given_values: list[bytes], data: st.DataObject) -> None:
     lines, _ = events.lines_of(ORDERS, batch_builder.build_values(given_values, 17), 18)
     cut = data.draw(st.integers(0, len(lines)))
-    kept = events.whole_bytes(lines[:cut])
+    kept = sums.whole_bytes(lines[:cut])
     assert kept == lines.rfind(b"\n", 0, cut) + 1
-    assert events.whole_bytes(lines[:cut] + bytes(data.draw(st.integers(1, 50)))) == kept, "pages that never came"
+    assert sums.whole_bytes(lines[:cut] + bytes(data.draw(st.integers(1, 50)))) == kept, "pages that never came"
 
 
 @pytest.mark.parametrize(("key", "partition"), [(b"a", 3), (b"b", 1), (None, 0)])
@@ -125,4 +125,4 @@ def test_message_to_an_unknown_topic_goes_where_its_key_belongs(key: bytes | Non
     [event], _ = events.events_of(lines)
     assert event is not None
     topic = Topic(name=TopicName("t"), config=TopicConfig(partitions=4), created_ms=0)  # type: ignore[arg-type]
-    assert events.chosen_partition(event, topic).number == partition
+    assert batches.chosen_partition(event, topic).number == partition

@@ -38,9 +38,10 @@ def test_many_ids_at_once_are_the_ids_one_by_one(items: list[tuple[str, str]]) -
     assert push_ids(names, transactions) == [push_id(name, each) for name, each in items]
 
 
-@given(st.lists(st.tuples(NAMES, st.uuids(version=4).map(str)), min_size=1, max_size=30))
+@given(st.lists(st.tuples(NAMES, st.uuids(version=4).map(str)), min_size=1, max_size=40))
 def test_uuids_keep_their_time_and_their_kind(items: list[tuple[str, str]]) -> None:
     names, transactions = zip(*items, strict=True)
+    assert push_ids(names, transactions) == [push_id(name, each) for name, each in items]
     for given_id, made in zip(transactions, push_ids(names, transactions), strict=True):
         before, after = uuid.UUID(given_id), uuid.UUID(made)
         assert (before.bytes[:6], before.version, before.variant) == (after.bytes[:6], after.version, after.variant)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.model import names
 from holdfast.model.errors import BadMessage, PartitionNotFound, TooLarge
@@ -74,12 +74,17 @@ def check_pushed(pushed: Pushed, message_bytes_max: int) -> None:
     _check_sizes(max(values), total, message_bytes_max)
 
 
+def numbers_of(topic: Topic, names: Iterable[str]) -> dict[str, int]:
+    """By name, the partition that it belongs to."""
+    partitions = topic.config.partitions
+    return {name: zlib.crc32(name.encode()) % partitions for name in set(names)}
+
+
 def places_of(topic: Topic, names: Sequence[str]) -> dict[int, Sequence[int]]:
     """By partition, the places of the names that belong to it."""
-    partitions = topic.config.partitions
-    if partitions == 1:
+    if topic.config.partitions == 1:
         return {0: range(len(names))}
-    numbers = {name: zlib.crc32(name.encode()) % partitions for name in set(names)}
+    numbers = numbers_of(topic, names)
     if len(set(numbers.values())) == 1:
         return {numbers[names[0]]: range(len(names))}
     found: dict[int, Sequence[int]] = {}

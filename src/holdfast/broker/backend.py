@@ -128,6 +128,14 @@ class Backend(Protocol):
         """One past the last committed message."""
         ...
 
+    def cuts(self, partition: PartitionId) -> Sequence[Offset]:
+        """Where the end went back to, each time that it did since the start, oldest first.
+
+        A store may be replaced by one that lacks its last commits: what stood from there on is gone, and other messages
+        take those offsets.
+        """
+        ...
+
     def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
         """The first offset at or after `offset` that is neither expired nor damaged."""
         ...
@@ -217,7 +225,10 @@ class Backend(Protocol):
 
 
 class NothingVoid:
-    """For a backend whose nodes give nothing away."""
+    """For a backend whose nodes give nothing away, and whose store forgets nothing."""
 
     def is_void(self, partition: PartitionId, offset: Offset) -> bool:
         return False
+
+    def cuts(self, partition: PartitionId) -> Sequence[Offset]:
+        return ()

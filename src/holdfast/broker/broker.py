@@ -17,7 +17,7 @@ from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
 from holdfast.broker.places import parse_place
 from holdfast.broker.popping import Popped, Pops
-from holdfast.broker.publishing import Publisher, Publishing, PushedPart, Settings
+from holdfast.broker.publishing import KeepPushed, Publisher, Publishing, PushedPart, PushLosable, Settings
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
 from holdfast.model.cluster import ClusterDescription, GroupDescription
@@ -64,7 +64,7 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
-        self._pops = Pops(self)
+        self.pops = Pops(self)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self._publisher.publish_forwarded)
@@ -133,9 +133,9 @@ class Broker:
         """
         return self._publisher.publish(topic, messages, partition, may_be_lost=may_be_lost)
 
-    def take_losable_with(self, push: Callable[[PartitionId, bytearray], BatchPublished]) -> None:
-        """What may be lost is given to this from now on."""
-        self._publisher.push_losable = push
+    def spill_with(self, push_losable: PushLosable, keep_pushed: KeepPushed) -> None:
+        """There is a spill: for what may be lost, and for pushes that the store would not take now."""
+        self._publisher.push_losable, self._publisher.keep_pushed = push_losable, keep_pushed
 
     def publish_batches(
         self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
@@ -361,7 +361,7 @@ class Broker:
     ) -> Popped:
         """Take the next messages for a group, of one partition name or of all; `before` is what it popped in vain."""
         looked_at = None if before is None else before.looked_at
-        return await self._pops.pop(
+        return await self.pops.pop(
             self._delivered(topic), group, name, messages_max=messages_max, bytes_max=bytes_max, looked_at=looked_at
         )
 

@@ -28,6 +28,8 @@ class Delivery(NamedTuple):
     batches: list[memoryview]
     skip: int
     next_offset: Offset
+    # How often the partition's end had gone back: its offsets stand for other messages since.
+    cuts: int = 0
 
 
 class Follower:
@@ -49,6 +51,7 @@ class Follower:
         self._stats = stats
         self._on_skip = on_skip
         self._partitions = {number: PartitionId(topic, number) for number in positions}
+        self._cuts = {number: len(backend.cuts(each)) for number, each in self._partitions.items()}
         self._followed = backend.topic(topic)
         self._moved = asyncio.Event()
         self._unwatch = [backend.watch(partition, self._moved.set) for partition in self._partitions.values()]
@@ -87,6 +90,7 @@ class Follower:
             await self._moved.wait()
 
     def is_behind(self) -> bool:
+        self._look_at_cuts()
         if self._place is not None:
             self._look_at_reigns(self._place)
         end_offset = self._backend.end_offset
@@ -95,6 +99,19 @@ class Follower:
             for number, offset in self.positions.items()
             if self._place is None or number in self._led
         )
+
+    def _look_at_cuts(self) -> None:
+        """Go back to where the store ends now, if it lacks what this reader had: the next messages stand there."""
+        for number, partition in self._partitions.items():
+            cuts = self._backend.cuts(partition)
+            if len(cuts) <= self._cuts[number]:
+                continue
+            end = min(cuts[self._cuts[number] :])
+            self._cuts[number] = len(cuts)
+            if end < self.positions[number]:
+                lost = self.positions[number] - end
+                self._on_skip(f"{partition}: the store lost {lost} messages that were read, going on at offset {end}")
+                self.positions[number] = end
 
     def _is_led(self, number: int) -> bool:
         return self._backend.reign(self._partitions[number]) is not None
@@ -113,6 +130,7 @@ class Follower:
         """The next batches if there are any now, and the position behind them."""
         if self._backend.topic(self.topic) not in (self._followed, None):
             raise TopicNotFound(f"topic {self.topic} was deleted and created again")
+        self._look_at_cuts()
         if self._place is not None:
             self._look_at_reigns(self._place)
         numbers = [number for number in self.positions if self._place is None or number in self._led]
@@ -141,7 +159,7 @@ class Follower:
             next_offset = record_batch.header(batches[-1]).next_offset
             skip = max(0, offset - record_batch.header(batches[0]).base_offset)
             self.positions[number] = next_offset
-            return Delivery(number, offset, batches, skip, next_offset)
+            return Delivery(number, offset, batches, skip, next_offset, self._cuts[number])
         return None
 
     def _skip(self, number: int, to: Offset, why: str) -> None:

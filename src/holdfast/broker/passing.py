@@ -43,6 +43,9 @@ class PassingBackend:
     def is_void(self, partition: PartitionId, offset: Offset) -> bool:
         return self.inner.is_void(partition, offset)
 
+    def cuts(self, partition: PartitionId) -> Sequence[Offset]:
+        return self.inner.cuts(partition)
+
     def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
         self.inner.watch_reigns(on_change)
 

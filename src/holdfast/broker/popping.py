@@ -73,6 +73,42 @@ class Pops:
         # One pop of a group at a time: those who come together would all read the same, and all but one in vain.
         self._turns: WeakValueDictionary[tuple[TopicName, str], asyncio.Lock] = WeakValueDictionary()
         self._rotation = 0
+        # Those who wait for a topic that is not there yet, by its name.
+        self._awaited: dict[TopicName, set[asyncio.Future[None]]] = {}
+        self._is_watching = False
+
+    async def is_there(self, topic: TopicName) -> bool:
+        """Whether a topic was made, through whichever node. To pop from one that was not does not make it."""
+        backend = self._broker.backend
+        if backend.topic(topic) is None:
+            await backend.catch_up_cursors()
+        return backend.topic(topic) is not None
+
+    async def wait_for_topic(self, topic: TopicName, timeout_s: float) -> bool:
+        """Until it is made; False when the time is up."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._broker.backend.watch_topics(self._on_topic)
+        if self._broker.backend.topic(topic) is not None:
+            return True
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._awaited.setdefault(topic, set())
+        waiting.add(made)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await made
+        except TimeoutError:
+            return False
+        finally:
+            waiting.discard(made)
+            if not waiting and self._awaited.get(topic) is waiting:
+                del self._awaited[topic]
+        return True
+
+    def _on_topic(self, topic: Topic) -> None:
+        for made in self._awaited.get(topic.name, ()):
+            if not made.done():
+                made.set_result(None)
 
     async def pop(
         self,

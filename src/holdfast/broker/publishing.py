@@ -23,7 +23,7 @@ from holdfast.model.errors import (
     HoldfastError,
     NotLeader,
 )
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.ids import NO_OFFSET, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, Published
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import batch_builder, push_batch, record_batch
@@ -46,6 +46,11 @@ class PushedPart(NamedTuple):
 
     places: Sequence[int]
     fate: BatchPublished | BaseException
+
+
+PushLosable = Callable[[PartitionId, bytearray], BatchPublished]
+# Says, once it is kept, in how many bytes. None: some of it is for the store itself. Raises like `Backend.forward`.
+KeepPushed = Callable[[Topic, Pushed], asyncio.Future[int] | None]
 
 
 class _Prepared(NamedTuple):
@@ -83,7 +88,9 @@ class Publisher:
         )
         self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
         # Takes what may be lost, at once; none where everything is stored as it should be.
-        self.push_losable: Callable[[PartitionId, bytearray], BatchPublished] | None = None
+        self.push_losable: PushLosable | None = None
+        # Takes a push whose store would not take any of it now; none where there is no such thing.
+        self.keep_pushed: KeepPushed | None = None
 
     # --- values only ------------------------------------------------------------------------------
 
@@ -159,7 +166,7 @@ class Publisher:
 
     def _push_losable(
         self,
-        push: Callable[[PartitionId, bytearray], BatchPublished],
+        push: PushLosable,
         partition: PartitionId,
         messages: Sequence[NewMessage],
         places: list[int],
@@ -245,6 +252,10 @@ class Publisher:
         return append(topic)
 
     def _append_pushed(self, topic: Topic, pushed: Pushed, *, may_be_lost: bool) -> asyncio.Future[list[PushedPart]]:
+        if self.keep_pushed is not None and not may_be_lost:
+            kept = self.keep_pushed(topic, pushed)
+            if kept is not None:
+                return self._kept(kept, len(pushed.names))
         places = admit.places_of(topic, pushed.names)
         parts = [
             self._append_part(PartitionId(topic.name, number), pushed.only(each), may_be_lost=may_be_lost)
@@ -252,6 +263,17 @@ class Publisher:
         ]
         promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
         results.then_all(parts, promise, lambda fates: list(map(PushedPart, places.values(), fates)))
+        return promise
+
+    def _kept(self, kept: asyncio.Future[int], count: int) -> asyncio.Future[list[PushedPart]]:
+        promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
+
+        def settled(size: int) -> list[PushedPart]:
+            self._stats.count_publish(count, size)
+            # Of whichever partitions: none of it has a place yet.
+            return [PushedPart(range(count), results.regular(-1, NO_OFFSET, count))]
+
+        then(kept, promise, settled)
         return promise
 
     def _append_part(

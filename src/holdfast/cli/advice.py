@@ -77,4 +77,27 @@ ADVICE: Final = {
         "Delete it once you are sure that no cursor is missing.",
     ),
     Kind.STRAY_FILE: Advice("It takes no part in anything.", "Nothing. It may be deleted while no broker runs."),
+    Kind.SPILL_WAITING: Advice(
+        "The broker took these messages while their store was away; they are acknowledged and on this disk only.",
+        "Start the broker: it stores them when the store is there. Without it, `holdfast spill replay` does. Keep the "
+        "directory until then.",
+    ),
+    Kind.SPILL_FAILED: Advice(
+        "The store refused these messages, or they changed on the disk; they are not stored.",
+        "`holdfast spill export --failed` says why for each. Remove the cause, stop the broker, and store them with "
+        "`holdfast spill replay --failed`.",
+    ),
+    Kind.SPILL_DAMAGED: Advice(
+        "Lines changed on the disk. They will go to failed/, all others will be stored.",
+        "`holdfast spill verify` names them. Restore the file from a copy, under its own name, if there is one.",
+    ),
+    Kind.SPILL_ROOM_SCARCE: Advice(
+        "The spill leaves this much room on its disk, and refuses publishers with disk_full when it is reached.",
+        "Make room on that disk, name another with --spill-dir, or lower spill_free_bytes_min.",
+    ),
+    Kind.SPILL_NOT_WRITABLE: Advice(
+        "The broker does not start with a spill that it cannot write to.",
+        "Give the broker's user the right to write there, name another directory with --spill-dir, or go without one "
+        "with --no-spill.",
+    ),
 }

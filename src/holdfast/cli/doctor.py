@@ -38,9 +38,19 @@ def doctor(
         bool,
         typer.Option("--read-only", help="Look even if a broker runs here; what it has half written is left out."),
     ] = False,
+    spill_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--spill-dir",
+            metavar="DIR",
+            help="Where messages wait for their store, if it is not spill under the data directory.",
+            envvar=["HOLDFAST_SPILL_DIR", "FILE_BUFFER_DIR"],
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Examine a data directory: every batch, every index, topics and cursors.
+    """Examine a data directory: every batch, every index, topics and cursors, and what waits in the spill.
 
     Exit code 0: all is well. 1: there are findings. 2: nothing was examined: it is no data directory, or in use.
     """
@@ -48,7 +58,7 @@ def doctor(
         raise typer.BadParameter("--repair writes, --read-only does not; choose one")
 
     try:
-        report = _examined(directory, repair=repair, read_only=read_only)
+        report = _examined(directory, spill_dir or directory / "spill", repair=repair, read_only=read_only)
     except DataDirectoryError as error:
         output.note(f"holdfast: {error.message} [{error.code}]")
         raise typer.Exit(EXIT_NOT_EXAMINED) from None
@@ -60,7 +70,9 @@ def doctor(
         raise typer.Exit(EXIT_FINDINGS)
 
 
-def _examined(directory: Path, *, repair: bool, read_only: bool) -> Report:
+def _examined(directory: Path, spill: Path, *, repair: bool, read_only: bool) -> Report:
+    from holdfast.backends.spill.examining import examine_spill
+    from holdfast.cli import settings
     from holdfast.storage import doctor as storage_doctor
 
     with contextlib.ExitStack() as stack:
@@ -73,11 +85,16 @@ def _examined(directory: Path, *, repair: bool, read_only: bool) -> Report:
                 raise DataDirectoryError(f"{error.message}, or look without touching it with --read-only") from error
         bar = stack.enter_context(output.bar(in_bytes=True))
         task = bar.add_task("examining", total=None)
-        report = storage_doctor.examine(
-            directory,
-            in_use=in_use,
-            on_progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        if spill.exists() and not storage_doctor.is_data_directory(directory):
+            # Of a broker whose messages are in a database by address: the spill is all it has.
+            report = storage_doctor.Report(directory=str(directory), in_use=in_use)
+        else:
+            report = storage_doctor.examine(
+                directory,
+                in_use=in_use,
+                on_progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        examine_spill(spill, report, free_bytes_min=settings.load(None, {}).spill_free_bytes_min)
         if repair:
             storage_doctor.repair(directory, report)
     return report
@@ -108,6 +125,7 @@ def _show(report: Report) -> None:
         plural(report.batches, "batch"),
         plural(report.messages, "message"),
         bytes_text(report.size_bytes),
+        *([f"{plural(report.spilled_messages, 'message')} in the spill"] if report.spilled_messages else []),
     )
     node = f" of {report.node}" if report.node else ""
     console.print(f"[bold]{escape(report.directory)}[/bold]{escape(node)}: {', '.join(looked_at)}")

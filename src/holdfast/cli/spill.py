@@ -107,6 +107,8 @@ def replay(
     """Store what waits, without its broker: it was lost, or shall not be started again.
 
     The store is the one of the settings. Refused while a broker runs over the directory: that one does it itself.
+
+    Exit code 1: some could not be stored; they are in failed/, each with the reason.
     """
     import asyncio
 
@@ -135,8 +137,15 @@ def replay(
     if as_json:
         output.print_json(done)
     else:
-        there = f"{done.already_stored} were there already, {done.failed} are in failed/"
-        print(f"stored {plural(done.stored, 'message')}; {there}")
+        print(
+            f"stored {plural(done.stored, 'message')}; {done.already_stored} were there already; "
+            f"{done.set_aside} were set aside, {done.failed} are in failed/"
+        )
+    if done.set_aside or (failed and done.failed):
+        output.note(
+            "holdfast: see why with `holdfast spill export --failed`, try again with `holdfast spill replay --failed`"
+        )
+        raise typer.Exit(EXIT_FINDINGS)
 
 
 def _examined(path: Path) -> Report:
@@ -155,7 +164,8 @@ def _show(report: Report) -> None:
     from rich.markup import escape
 
     console = output.console()
-    runs = "no broker runs here" if report.broker is None else f"a broker runs here (process {report.broker})"
+    process = f" (process {report.broker})" if report.broker else ""
+    runs = "no broker runs here" if report.broker is None else f"a broker runs here{process}"
     console.print(f"[bold]{escape(report.directory)}[/bold]: {plural(report.lines, 'message')} wait, {runs}")
     if report.files:
         table = output.table("file", "state", "messages", "size", "from", "to", numbers=("messages", "size"))

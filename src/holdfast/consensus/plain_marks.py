@@ -90,6 +90,15 @@ class Names:
         """The message of this id and number, if it is held: one that is sent again is the same."""
         return next((position for position, known in self._held.get(name, ()) if known == number), None)
 
+    def unnumbered(self, name: Name) -> list[int]:
+        """Messages of this id that came before a restart: what their numbers were is not known any more."""
+        return [position for position, known in self._held.get(name, ()) if known is None]
+
+    def number(self, name: Name, position: int, number: int) -> None:
+        """One of those came again: that is its number."""
+        held = self._held[name]
+        held[held.index((position, None))] = (position, number)
+
     def take(self, name: Name, number: int | None) -> int | None:
         """A message is called delivered: which one that is."""
         known = self._held.get(name, deque())

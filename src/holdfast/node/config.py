@@ -67,7 +67,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, Meta(ge=1, description="messages in a file of the spill; those of one request are never torn apart")
     ] = 10_000
     spill_retry_interval_s: Annotated[
-        float, Meta(gt=0, description="after what time a spilled message is tried again that the store refuses")
+        float, Meta(gt=0, description="how long a topic is not asked for again that the store refuses")
     ] = 5
     spill_startup_recovery_timeout_s: Annotated[
         float,

@@ -100,7 +100,7 @@ class Node:
         )
         if self.store.spill is not None:
             self.store.spill.create_with(self.broker.ensure_topic)
-            self.broker.take_losable_with(self.store.spill.push_losable)
+            self.broker.spill_with(self.store.spill.push_losable, self.store.spill.keep_pushed)
         spec = config.processor_spec
         if spec is not None:
             self.pool = WorkerPool(spec, config.processor_settings, log=_log_processing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from holdfast.model.limits import MIB
 from holdfast.node import rejoining
 from holdfast.node.config import Config
 from holdfast.node.node import Node, now_ms
@@ -22,10 +24,15 @@ log = structlog.get_logger("holdfast")
 EXIT_FAILED = 70
 # New containers before a collection, and collections before one that looks further back (Python's own: 700, 10, 10).
 _GC_THRESHOLDS = (10_000, 20, 50)
+# Of glibc (`mallopt`): up to which size memory comes from the heap, and how much of that stays when it is free.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_HEAP_PIECE_BYTES_MAX = 4 * MIB
+_HEAP_SPARE_BYTES_MAX = 32 * MIB
 
 
 def run(config: Config, ready_file: Path | None, *, quiet: bool = False) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. Raises `HoldfastError` if it cannot start."""
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(_serve(config, ready_file, quiet=quiet))
     if ready_file is not None:
@@ -53,6 +60,20 @@ def _collect_less_often() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def _keep_freed_memory() -> None:
+    """Have the heap keep what one large request needed for the next one, up to a bound.
+
+    Given back to the kernel and fetched again it costs a page fault for every 4 KiB: a quarter of what a push of 1,000
+    items took. Where the C library is another one, everything stays as it is.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, _HEAP_PIECE_BYTES_MAX)
+    mallopt(_M_TRIM_THRESHOLD, _HEAP_SPARE_BYTES_MAX)
 
 
 async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from holdfast.backends.spill import inspecting
+from holdfast.backends.spill import files, inspecting
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.broker.broker import Broker
 from holdfast.model.errors import Unavailable
@@ -16,12 +17,20 @@ from holdfast.node.config import Config
 from holdfast.node.node import now_ms
 from holdfast.node.stores import PostgresStore
 
+# Whoever asks for this has named a directory, and wants it stored: another one is no help.
+_IF_USED: Final = (
+    "it stores what waits by itself, and `holdfast spill status` shows how far it is; to do that without the broker, "
+    "stop it first"
+)
+_IF_UNUSABLE: Final = "storing needs the right to write there: run this as the broker's user, or copy the directory"
 
-class Replayed(msgspec.Struct, frozen=True):
-    """What became of the messages."""
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the messages; `set_aside` went to `failed` just now, `failed` are all that are there."""
 
     stored: int
     already_stored: int
+    set_aside: int
     failed: int
 
 
@@ -29,10 +38,11 @@ async def replay(
     config: Config, path: Path, *, is_with_failed: bool, timeout_s: float, on_progress: Callable[[int], None]
 ) -> Replayed:
     """Until nothing waits any more. Raises `DataDirectoryError` where a broker has the directory, `Unavailable`."""
-    directory = SpillDirectory.open(path)
+    directory = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
     try:
         if is_with_failed:
             inspecting.requeue(directory)
+        failed_before = files.count_failed(path)
     finally:
         directory.close()
     assert config.store is not None
@@ -54,4 +64,10 @@ async def replay(
         raise Unavailable(f"not everything could be stored within {timeout_s:g} s: {problem}") from None
     finally:
         await store.stop()
-    return Replayed(spill.stats.replayed_events, spill.stats.already_stored_events, spill.stats.failed_events)
+    stats = spill.stats
+    return Replayed(
+        stored=stats.replayed_events,
+        already_stored=stats.already_stored_events,
+        set_aside=stats.failed_events - failed_before,
+        failed=stats.failed_events,
+    )

@@ -19,6 +19,7 @@ from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.backends.plain.settings import PlainSettings
 from holdfast.backends.postgres import address
+from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.ports import Target
@@ -149,6 +150,8 @@ class ClusterStore:
             except BaseException:
                 await self.cluster_backend.stop()
                 raise
+        else:
+            await _warn_of_left_behind(self._config)
 
     async def hand_over(self) -> None:
         await self.cluster_backend.hand_over()
@@ -309,6 +312,8 @@ class PostgresStore:
                 target = self.database_backend.replaying
                 self.spill = _spill(self.database_backend, target, self._config, self._now_ms)
                 await self.spill.start()
+            else:
+                await _warn_of_left_behind(self._config)
             undo.pop_all()
 
     async def hand_over(self) -> None:
@@ -334,6 +339,24 @@ class PostgresStore:
         yield from postgres_measures.measured(self.database_backend)
         if self.spill is not None:
             yield from spill_measures.measured(self.spill)
+
+
+async def _warn_of_left_behind(config: Config) -> None:
+    """A broker that goes without a spill does not touch what one with a spill has left: acknowledged messages."""
+    path = config.spill_directory
+    try:
+        messages = await asyncio.to_thread(files.count_waiting, path)
+    except OSError as error:
+        log.warning("spill_unreadable", directory=str(path), problem=str(error))
+        return
+    if messages:
+        log.warning(
+            "spill_ignored",
+            directory=str(path),
+            messages=messages,
+            hint="they are acknowledged and not stored, and newer ones overtake them: start with --spill, or stop and "
+            "store them with `holdfast spill replay`",
+        )
 
 
 def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], TimestampMs]) -> SpillBackend:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,8 @@ FORMAT_VERSION = 2
 FORMATS_READ = (1, FORMAT_VERSION)
 # Enough for SQLite to open its file and to commit a deletion.
 RESERVE_BYTES = 512 * 1024
+# Somebody who only looks whether a broker runs here has the lock for a moment, and must not keep one from starting.
+_LOOKED_AT_S = 0.25
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -187,15 +190,18 @@ def make_directory(path: Path) -> None:
         sync_directory(each.parent)
 
 
-def lock_directory(lock_fd: int, path: Path, option: str = "--data") -> None:
-    """For this process alone. Raises `DataDirectoryError` that names the one that has it."""
-    try:
-        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise DataDirectoryError(
-            f"{path} is in use by another broker (process {owner}); stop it or name another directory with {option}"
-        ) from None
+def lock_directory(lock_fd: int, path: Path, advice: str = "stop it or name another directory with --data") -> None:
+    """For this process alone. Raises `DataDirectoryError` that names the one that has it, and what to do."""
+    until_s = time.monotonic() + _LOOKED_AT_S
+    while True:
+        try:
+            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                owner = os.pread(lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                raise DataDirectoryError(f"{path} is in use by another broker (process {owner}); {advice}") from None
+        time.sleep(_LOOKED_AT_S / 10)
     os.ftruncate(lock_fd, 0)
     os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
 

@@ -27,7 +27,18 @@ from holdfast.storage.examined import NOTES, Finding, Kind, Report
 from holdfast.storage.recovery import unfinished_reset
 from holdfast.storage.segment import Segment
 
-__all__ = ["NOTES", "Finding", "InUse", "Kind", "OnProgress", "Report", "examine", "held", "repair"]
+__all__ = [
+    "NOTES",
+    "Finding",
+    "InUse",
+    "Kind",
+    "OnProgress",
+    "Report",
+    "examine",
+    "held",
+    "is_data_directory",
+    "repair",
+]
 
 OnProgress = Callable[[int, int], None]
 
@@ -60,6 +71,11 @@ def held(directory: Path, *, for_repair: bool = False) -> Iterator[None]:
 def examine(directory: Path, *, in_use: bool = False, on_progress: OnProgress = lambda done, total: None) -> Report:
     """Look at everything. Raises `DataDirectoryError` if this is no data directory, or another version's."""
     return _Examiner(directory, in_use, on_progress).run()
+
+
+def is_data_directory(directory: Path) -> bool:
+    """Whether a broker keeps its messages here, as far as one can see from the names."""
+    return (directory / "holdfast.json").exists() or (directory / "topics").is_dir()
 
 
 def repair(directory: Path, report: Report) -> None:

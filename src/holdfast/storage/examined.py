@@ -30,14 +30,19 @@ class Kind(enum.StrEnum):
     UNREADABLE = "unreadable"
     STATE_SET_ASIDE = "state_set_aside"
     STRAY_FILE = "stray_file"
+    SPILL_WAITING = "spill_waiting"
+    SPILL_FAILED = "spill_failed"
+    SPILL_DAMAGED = "spill_damaged"
+    SPILL_ROOM_SCARCE = "spill_room_scarce"
+    SPILL_NOT_WRITABLE = "spill_not_writable"
 
 
 # Worth a line, but nothing is wrong now.
-NOTES = frozenset((Kind.STATE_SET_ASIDE, Kind.STRAY_FILE))
+NOTES = frozenset((Kind.STATE_SET_ASIDE, Kind.STRAY_FILE, Kind.SPILL_WAITING))
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One thing that is not as it should be; `file` is relative to the directory."""
+    """One thing that is not as it should be; `file` is relative to the directory, where it is in it."""
 
     kind: Kind
     file: str
@@ -62,6 +67,8 @@ class Report(msgspec.Struct, kw_only=True):
     batches: int = 0
     messages: int = 0
     size_bytes: int = 0
+    # Messages that wait in the spill for their store.
+    spilled_messages: int = 0
     findings: list[Finding] = msgspec.field(default_factory=list)
 
     @property
@@ -71,7 +78,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     def found(self, kind: Kind, path: Path, detail: str) -> Finding:
         """Take note of a finding; the caller may add to it."""
-        finding = Finding(kind=kind, file=str(path.relative_to(self.directory)), detail=detail)
+        file = path.relative_to(self.directory) if path.is_relative_to(self.directory) else path
+        finding = Finding(kind=kind, file=str(file), detail=detail)
         self.findings.append(finding)
         return finding
 

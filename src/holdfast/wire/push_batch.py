@@ -26,7 +26,11 @@ _FIRST_FIELDS: Final = b"\0\0"
 
 
 class Pushed(NamedTuple):
-    """Messages side by side. `is_fresh`: their ids were drawn here and now, so nobody can have sent them before."""
+    """Messages side by side.
+
+    `is_fresh`: their ids were drawn here and now, so nobody can have sent them before. `has_json`: each value was read
+    by a JSON decoder, as text without blanks around it.
+    """
 
     names: Sequence[str]
     values: Sequence[bytes]
@@ -34,6 +38,7 @@ class Pushed(NamedTuple):
     transaction_ids: Sequence[str]
     trace_ids: Sequence[str | None]
     is_fresh: bool = False
+    has_json: bool = False
 
     def only(self, places: Sequence[int]) -> Pushed:
         """Some of them."""
@@ -41,7 +46,7 @@ class Pushed(NamedTuple):
             return self
         pick: Any = itemgetter(*places) if len(places) > 1 else lambda column: (column[places[0]],)
         names, values, ids, transaction_ids, trace_ids = map(pick, self[:5])
-        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh)
+        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh, self.has_json)
 
     def messages(self) -> list[NewMessage]:
         """The same one by one."""

@@ -81,7 +81,10 @@ async def _publish(entries: list[Entry], reader: asyncio.StreamReader, writer: a
     await writer.drain()
     left = len(entries)
     while left:
-        answer = (await reader.readline()).rstrip(b"\n")
+        try:
+            answer = (await reader.readline()).rstrip(b"\n")
+        except ValueError as error:
+            raise Unavailable("the other one answers with lines that no broker writes: they are too long") from error
         if answer.partition(b"|")[0] in _ACKNOWLEDGED:
             left -= 1
         elif answer.startswith(b"ERROR|") or not answer:

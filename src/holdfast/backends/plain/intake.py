@@ -2,7 +2,8 @@
 
 A primary of ours numbers without gaps and says in which reign it does: what comes again is known by its number alone,
 however long ago it came. A foreign one's numbers are its own and may begin again; its messages are known by id and
-number while they are held. What is delivered up to the mark goes into the topics as history, and out of the journal.
+number while they are held, and by id, topic and value where they came before a restart of this broker. What is
+delivered up to the mark goes into the topics as history, and out of the journal.
 
 A replica that was refused is told with an error, and no later number is confirmed on that connection: confirmations
 speak for everything up to a number. What a foreign primary sends after that is kept all the same: it may not listen.
@@ -120,7 +121,7 @@ class Intake:
             if position > self.journal.end:
                 raise BadCommand(f"number {self.journal.end + 1} is expected next, not {packet.number}")
         elif packet.number is not None and packet.message_id is not None:
-            found = self.names.find(name_of_id(packet.message_id), packet.number)
+            found = self._found(packet, packet.message_id, packet.number)
             if found is not None:
                 return found + 1
         message_id = packet.message_id or self._made_id()
@@ -130,6 +131,21 @@ class Intake:
         if reign is None:
             self._know(position, message_id, topic, packet.value, packet.number)
         return position + 1
+
+    def _found(self, packet: Replicate, message_id: str, number: int) -> int | None:
+        """Where a foreign primary's message stands that came before.
+
+        Of one that came before a restart of this broker the number is not known: it is the same if all the rest is.
+        """
+        name = name_of_id(message_id)
+        found = self.names.find(name, number)
+        if found is None:
+            for position in self.names.unnumbered(name):
+                held = self.journal.read(position, 1, position + 1)
+                if held and (held[0].topic, held[0].value) == (packet.topic, packet.value):
+                    self.names.number(name, position, number)
+                    return position
+        return found
 
     def _made_id(self) -> str:
         self._made += 1

@@ -11,7 +11,7 @@ connection is told again with the next one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from holdfast.backends.plain.deliveries import Deliveries
@@ -24,6 +24,11 @@ from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.wire import record_batch
 
 _READ_BYTES: Final = 128 * 1024
+# Marks of entries that are forgotten here, in one go.
+_FORGOTTEN_MAX: Final = 1_000
+
+# Tells the backup of entries that are delivered; waits while that one does not read.
+Say = Callable[[list[Entry]], Awaitable[None]]
 
 
 class _First(NamedTuple):
@@ -115,13 +120,16 @@ class Marking:
             offset = record_batch.header(batch).next_offset
         return found, offset
 
-    async def tell(self, mark: int, sent: Callable[[], int], say: Callable[[list[Entry]], None]) -> None:
+    async def tell(self, mark: int, sent: Callable[[], int], say: Say) -> None:
         """Tell one backup, which knows of everything below `mark`, for as long as there is a connection."""
         while self._draining.drained < self._recovers_to:
             self._work.clear()
             await self._work.wait()
         # What is forgotten here was delivered; its ids are forgotten, too, and only one of ours needs none.
-        say([Entry(position, TopicName(""), "-", b"", TimestampMs(0)) for position in range(mark, self._journal.start)])
+        while mark < self._journal.start:
+            behind = min(mark + _FORGOTTEN_MAX, self._journal.start)
+            await say([Entry(each, TopicName(""), "-", b"", TimestampMs(0)) for each in range(mark, behind)])
+            mark = behind
         while True:
             self.is_told = self._is_stale = False
             self._moved.clear()
@@ -133,7 +141,7 @@ class Marking:
                     self._work.clear()
                     await self._work.wait()
                     continue
-                say([each for each in entries if self._is_delivered(each, firsts)])
+                await say([each for each in entries if self._is_delivered(each, firsts)])
                 position = entries[-1].position + 1
                 await asyncio.sleep(0)
             told = {topic: first.offset for topic, first in firsts.items()}
@@ -156,7 +164,7 @@ class Marking:
         topic: TopicName,
         told: dict[TopicName, Offset],
         sent: Callable[[], int],
-        say: Callable[[list[Entry]], None],
+        say: Say,
     ) -> None:
         try:
             delivered = await self._deliveries.delivered(topic)
@@ -165,7 +173,7 @@ class Marking:
                 found, behind = await self._places(topic, offset, _READ_BYTES)
                 due = [each for each in found if each[0] < delivered and each[1] < sent()]
                 late = [each for each in found if each[0] < delivered and each[1] >= sent()]
-                say([_entry(topic, *each) for each in due])
+                await say([_entry(topic, *each) for each in due])
                 offset = late[0][0] if late else min(behind, delivered)
                 told[topic] = offset
                 if late:

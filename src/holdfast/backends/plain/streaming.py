@@ -65,8 +65,10 @@ class Streaming:
             return bare_replicate_line(entry.topic, entry.value)
         return replicate_line(entry.message_id, entry.position + 1, entry.topic, entry.value)
 
-    def _say_delivered(self, entries: list[Entry]) -> None:
+    async def _say_delivered(self, entries: list[Entry]) -> None:
+        """A backup that does not read is waited for: it would have to be remembered for it otherwise."""
         if self._is_bare:
             self._link.write(b"".join(clear_line(entry.topic, entry.value) for entry in entries))
         else:
             self._link.write(b"".join(mark_line(entry.message_id, entry.position + 1) for entry in entries))
+        await self._link.drained()

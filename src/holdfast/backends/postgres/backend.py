@@ -200,6 +200,10 @@ class PostgresBackend(NothingVoid):
         state = self.known.partitions.get(partition)
         return state.end if state is not None else Offset(0)
 
+    def cuts(self, partition: PartitionId) -> Sequence[Offset]:
+        state = self.known.partitions.get(partition)
+        return state.cuts if state is not None else ()
+
     def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
         return max(offset, self.known.found(partition).start)
 

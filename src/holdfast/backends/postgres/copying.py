@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Final
 
 from holdfast.backends.postgres.rows import COLUMNS
+from holdfast.model.limits import KIB
 from holdfast.wire.push_batch import Pushed
 
 KEY_COLUMNS: Final = ("topic_id", "partition", "key", "offset")
@@ -25,17 +26,24 @@ _pack_offset: Final = Struct(">q").pack
 _pack_place: Final = Struct(">hiiiii").pack
 # The time, and no id as text.
 _pack_time: Final = Struct(">iqi").pack
+# Sent at once, where there is so much: each message to the database has its price.
+_TOGETHER_BYTES: Final = 128 * KIB
 _UUID_CHARACTERS: Final = 36
 _UUID_BYTES: Final = 16
 _UUID_LENGTH: Final = _pack_length(_UUID_BYTES)
 
 
 async def stream(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
-    """A whole stream; the database works on the first part while the last are made."""
-    yield _HEAD
+    """A whole stream, a few parts at a time; the database works on the first while the last are made."""
+    together, size = [_HEAD], 0
     for part in parts:
-        yield part
-    yield _END
+        together.append(part)
+        size += len(part)
+        if size >= _TOGETHER_BYTES:
+            yield b"".join(together)
+            together, size = [], 0
+    together.append(_END)
+    yield b"".join(together)
 
 
 def message_rows(topic_id: int, partition: int, base: int, created_at: int, pushed: Pushed) -> bytes:

@@ -110,7 +110,10 @@ class Database:
         connection = await self.connect()
         try:
             async with asyncio.timeout(self.timeout_s):
-                await schema.ensure(connection)
+                is_current = await schema.is_current(connection)
+            if not is_current:
+                await self._migrate(connection)
+            async with asyncio.timeout(self.timeout_s):
                 for on_up in self.on_up:
                     await on_up(connection)
         except BaseException:
@@ -118,6 +121,22 @@ class Database:
             raise
         self.is_up = True
         self._idle.append(connection)
+
+    async def _migrate(self, connection: Connection) -> None:
+        """Steps over large tables take as long as they take; they end with a database that answers nobody."""
+        steps = asyncio.create_task(schema.migrate(connection))
+        try:
+            while not (await asyncio.wait([steps], timeout=self.timeout_s))[0]:
+                try:
+                    await self.close(await self.connect())
+                except TROUBLE as error:
+                    if is_away(error):
+                        raise
+        except BaseException:
+            connection.terminate()
+            await asyncio.gather(steps, return_exceptions=True)
+            raise
+        await steps
 
     def lost(self, error: BaseException) -> None:
         """Somebody found that the database is not there."""
@@ -176,12 +195,16 @@ class Database:
 
     async def connect(self) -> Connection:
         """A connection of one's own. Raises what the driver raises."""
-        async with asyncio.timeout(min(self.timeout_s, _CONNECT_S_MAX)):
-            try:
-                return await self._connect()
-            except _BROKEN:
-                # It was there and was cut before it could be used: that says nothing of the database.
-                return await self._connect()
+        limit_s = min(self.timeout_s, _CONNECT_S_MAX)
+        try:
+            async with asyncio.timeout(limit_s):
+                try:
+                    return await self._connect()
+                except _BROKEN:
+                    # It was there and was cut before it could be used: that says nothing of the database.
+                    return await self._connect()
+        except TimeoutError as error:
+            raise TimeoutError(f"it does not let this broker connect within {limit_s:g} s") from error
 
     async def _connect(self) -> Connection:
         limit_ms = str(int(self.timeout_s * 1000))
@@ -267,6 +290,8 @@ class Database:
         return Unavailable(f"the database cannot do this now ({self.place}): {self._told(error)}")
 
     def _told(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError) and str(error):
+            return str(error)
         if isinstance(error, TimeoutError | asyncpg.QueryCanceledError):
             return f"it does not answer within {self.timeout_s:g} s"
         return _told(error)

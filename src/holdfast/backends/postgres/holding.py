@@ -32,6 +32,8 @@ log = structlog.get_logger("holdfast.postgres")
 
 BEAT_S: Final = 0.5
 LEASE_S: Final = 5.0
+# So often it is looked whether another broker has the same name.
+_BEATS_BETWEEN_LOOKS: Final = 4
 
 
 class Holding:
@@ -52,6 +54,10 @@ class Holding:
         self._notices = notices
         self._me = broker_id
         self.name = name
+        # Others of the same name: when each was seen last, and which of them somebody was told of.
+        self._namesakes: dict[UUID, int] = {}
+        self._told_of: set[UUID] = set()
+        self._beats = 0
         self._held: dict[PartitionId, int] = {}
         self._until_s = float("-inf")
         self._wake = asyncio.Event()
@@ -136,6 +142,24 @@ class Holding:
                 held = await self._take_share(connection)
                 self._until_s = asked_s + LEASE_S
                 self._change({**dict.fromkeys(self._held), **held})
+            self._beats += 1
+            if self._beats % _BEATS_BETWEEN_LOOKS == 0:
+                self._look_at_namesakes(await connection.fetch(sql("brokers_named"), self.name, self._me, LEASE_S))
+
+    def _look_at_namesakes(self, rows: Sequence[Any]) -> None:
+        """An earlier life of this broker is never seen again; one that is seen again is somebody else."""
+        for broker_id, addresses, seen_at in rows:
+            if self._namesakes.get(broker_id, seen_at) < seen_at and broker_id not in self._told_of:
+                self._told_of.add(broker_id)
+                log.warning(
+                    "broker_name_taken",
+                    name=self.name,
+                    other=addresses,
+                    hint="brokers of one name do not wait for each other's older messages after an outage: give each "
+                    "a name of its own with --node",
+                )
+        self._namesakes = {broker_id: seen_at for broker_id, _, seen_at in rows}
+        self._told_of &= self._namesakes.keys()
 
     async def _take_share(self, connection: Connection) -> Mapping[PartitionId, int | None]:
         async with connection.transaction():

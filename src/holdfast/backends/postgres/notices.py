@@ -7,8 +7,8 @@ is new, everything is read once, so nothing that was said meanwhile is missed.
 
 Notices, all numbers in decimal::
 
-    end TOPIC PARTITION OFFSET ...   the ends of partitions after a transaction
-    look                             the same, where it would be too long: read them all
+    end TOPIC PARTITION OFFSET ...   the ends of partitions after a transaction; several, where one would be too long
+    look                             read them all: what brokers of before say of many partitions
     start TOPIC PARTITION OFFSET     retention deleted what is before
     topic TOPIC · gone TOPIC         a topic was created · deleted
     cursor TOPIC NAME PARTITION POSITION MOVE · nocursor TOPIC NAME MOVE

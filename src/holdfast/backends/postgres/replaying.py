@@ -57,6 +57,8 @@ class Replaying:
         self._writer = writer
         self._dedupe_age_ms = dedupe_age_ms
         self._connection: Connection | None = None
+        # How far the file is that is being stored, as this broker knows.
+        self._reached: tuple[UUID, int] | None = None
         # When the database was found to be there again, and how long it was away then.
         self._is_away = True
         self._back_s = 0.0
@@ -100,8 +102,9 @@ class Replaying:
         """
         async with self._in_time() as connection:
             await connection.execute(sql("register_writer"), file)
-            number: int | None = await connection.fetchval(sql("last_written"), file)
-            return number or 0
+            number: int = await connection.fetchval(sql("last_written"), file) or 0
+        self._reached = file, number
+        return number
 
     def mark(self, partition: PartitionId) -> str | None:
         """A transaction gets its number when it is run."""
@@ -117,23 +120,29 @@ class Replaying:
                     found.add(text)
         return found
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
         """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, too.
 
-        It was asked for its `progress` before. Where this is cut off, `progress` says whether it was done.
+        It was asked for its `progress` before. Where this is cut off, `progress` says whether it was done. Where
+        somebody else stores a copy of the file at the same time, one of the two has to ask again.
         """
+        assert self._reached is not None and self._reached[0] == file, "its progress was asked for"
         loop = asyncio.get_running_loop()
         writes = [Write(self._known.found(partition), batch, loop.create_future()) for partition, batch in batches]
         async with self._in_time() as connection:
             await connection.execute("BEGIN")
-            stored = await prepare(connection, writes, Mark(file, number), self._dedupe_age_ms)
+            stored = await prepare(
+                connection, writes, Mark(file, number), self._dedupe_age_ms, number_before=self._reached[1]
+            )
             gone = [error for write in writes if write.future.done() and (error := write.future.exception())]
             if gone:
                 await connection.execute("ROLLBACK")
                 raise gone[0]
             ended_with = await connection.execute("COMMIT")
             assert ended_with == "COMMIT", ended_with
+        self._reached = file, number
         self._writer.settle(stored)
+        return sum(part.published.duplicates for part in stored)
 
     async def forget(self, files: Sequence[UUID]) -> None:
         """Their rows stay for a year, as those of all writers: whoever stores a copy of a file stores nothing twice."""
@@ -162,6 +171,12 @@ class Replaying:
             return float("-inf")
         return float("inf") if oldest is None else float(oldest)
 
+    async def held_up_by(self) -> str:
+        """The broker that keeps the oldest messages, or those that were there before and did not come back yet."""
+        async with self._in_time() as connection:
+            row = await connection.fetchrow(sql("oldest_spill_of_others"), self._me, LEASE_S)
+        return "brokers that are not back yet" if row is None else f"{row[0]} ({row[1]})"
+
     # --- the connection -------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -175,7 +190,7 @@ class Replaying:
                 yield connection
         except Unregistered as error:
             self._let_go()
-            raise Unavailable("the database forgot this file; it is tried again") from error
+            raise Unavailable("the database says otherwise how far this file is; it is tried again") from error
         except _NEVER_TAKEN as error:
             self._let_go()
             raise BadMessage(f"the database does not take it: {error}") from error

@@ -28,6 +28,8 @@ class PartitionState:
         self.start = Offset(0)
         self.end = Offset(0)
         self.size_bytes = 0
+        # Where the end went back to, each time; a server takes the place of another hardly ever.
+        self.cuts: list[Offset] = []
         self._watchers: dict[object, Callable[[], None]] = {}
 
     def reached(self, end: Offset) -> None:
@@ -39,6 +41,8 @@ class PartitionState:
     def went_back(self, start: int, end: int, size_bytes: int) -> None:
         """The database has less than was committed: that is what there is now."""
         self.start, self.end, self.size_bytes = Offset(start), Offset(end), size_bytes
+        self.cuts.append(self.end)
+        self.tell()
 
     def tell(self) -> None:
         for on_commit in list(self._watchers.values()):

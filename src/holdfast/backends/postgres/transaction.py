@@ -43,11 +43,16 @@ class Mark(NamedTuple):
 
 
 class Unregistered(Exception):
-    """The writer's row was pruned while the broker was away for days."""
+    """The writer's row was pruned while the broker was away for days, or has another number than it should have."""
 
 
-async def prepare(connection: Connection, writes: Sequence[Write], mark: Mark, dedupe_age_ms: int) -> list[Stored]:
-    """All steps between BEGIN and COMMIT. Raises `Unregistered`, and what the driver raises."""
+async def prepare(
+    connection: Connection, writes: Sequence[Write], mark: Mark, dedupe_age_ms: int, *, number_before: int | None = None
+) -> list[Stored]:
+    """All steps between BEGIN and COMMIT. Raises `Unregistered`, and what the driver raises.
+
+    `number_before`: what the writer's number has to be, where somebody else may write under its name, too.
+    """
     keys = sorted({write.key for write in writes})
     locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
     ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
@@ -70,7 +75,7 @@ async def prepare(connection: Connection, writes: Sequence[Write], mark: Mark, d
         await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
     if any(part.keys for part in stored):
         await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
-    await _finish(connection, ends, stored, mark)
+    await _finish(connection, ends, stored, mark, number_before)
     return stored
 
 
@@ -104,11 +109,12 @@ async def _known_ids(connection: Connection, writes: list[Write], dedupe_age_ms:
     return known
 
 
-async def _finish(connection: Connection, ends: dict[Key, int], stored: list[Stored], mark: Mark) -> None:
+async def _finish(
+    connection: Connection, ends: dict[Key, int], stored: list[Stored], mark: Mark, number_before: int | None
+) -> None:
     sizes = dict.fromkeys(ends, 0)
     for part in stored:
         sizes[part.write.key] += part.size
-    notice = "end" + "".join(f" {topic_id} {number} {end}" for (topic_id, number), end in ends.items())
     finished = await connection.fetch(
         sql("finish"),
         [key[0] for key in ends],
@@ -117,7 +123,24 @@ async def _finish(connection: Connection, ends: dict[Key, int], stored: list[Sto
         list(sizes.values()),
         mark.writer,
         mark.number,
-        notice if len(notice) <= _NOTICE_BYTES_MAX else "look",
+        _notices(ends),
+        number_before,
     )
     if not finished:
         raise Unregistered
+
+
+def _notices(ends: dict[Key, int]) -> list[str]:
+    """The ends after a transaction, in as many notices as they need: others learn them without asking for all."""
+    found: list[str] = []
+    words: list[str] = ["end"]
+    size = 3
+    for (topic_id, number), end in ends.items():
+        told = f"{topic_id} {number} {end}"
+        if size + 1 + len(told) > _NOTICE_BYTES_MAX:
+            found.append(" ".join(words))
+            words, size = ["end"], 3
+        words.append(told)
+        size += 1 + len(told)
+    found.append(" ".join(words))
+    return found

@@ -31,8 +31,10 @@ _ROUND_BYTES_MAX: Final = 16 * MIB
 # A file that is as large is completed, however few messages it has: what a crash leaves is read at once.
 FILE_BYTES_MAX: Final = 64 * MIB
 # From so many times the least room on there is a warning.
-_WARN_TIMES: Final = 4
+WARN_TIMES: Final = 4
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+# The kernel takes 1,024 pieces in one call.
+_PIECES_MAX: Final = 1_000
 
 
 class _Write(NamedTuple):
@@ -55,6 +57,8 @@ class _Active:
     fd: int
     events: int = 0
     size_bytes: int = 0
+    # The end of it, as far as that is not in the file yet.
+    unwritten: list[bytes] = field(default_factory=list)
 
 
 @dataclass
@@ -82,7 +86,7 @@ class Room:
         """Raises `OSError`."""
         room = os.statvfs(self._directory.path)
         self.free_bytes = room.f_bavail * room.f_frsize
-        is_scarce = self.free_bytes < _WARN_TIMES * self.free_bytes_min
+        is_scarce = self.free_bytes < WARN_TIMES * self.free_bytes_min
         if is_scarce and not self.is_scarce:
             log.warning(
                 "spill_room_scarce",
@@ -252,7 +256,12 @@ class Appender:
             f"the disk of the spill failed ({self._directory.path}: {error.strerror}): "
             "nothing is kept there until a restart"
         )
-        log.critical("spill_failed", directory=str(self._directory.path), problem=str(error))
+        log.critical(
+            "spill_failed",
+            directory=str(self._directory.path),
+            problem=str(error),
+            hint="mend the disk and restart: what was acknowledged is stored then; other brokers do not wait for it",
+        )
         return self.failure
 
     # --- in the thread --------------------------------------------------------------------------------
@@ -263,11 +272,12 @@ class Appender:
             if current.writes:
                 self._room.check(sum(len(write.lines) for write in current.writes))
             for write in current.writes:
-                self._write(current, write)
+                self._place(current, write)
             if current.is_last_of_file:
                 self._seal(current)
-            if self._is_synced:
-                for active in current.touched.values():
+            for active in current.touched.values():
+                _write(active)
+                if self._is_synced:
                     sync_data(active.fd)
         except OSError as error:
             self._undo(current)
@@ -286,7 +296,8 @@ class Appender:
         self._room.look()
         self._is_stranded = False
 
-    def _write(self, current: _Round, write: _Write) -> None:
+    def _place(self, current: _Round, write: _Write) -> None:
+        """In which file, and where in it, lines will stand."""
         if self._active is not None and (
             self._active.events + write.events > self._events_per_file or self._active.size_bytes >= FILE_BYTES_MAX
         ):
@@ -298,11 +309,8 @@ class Appender:
         if active.fd not in current.touched:
             current.touched[active.fd] = active
             current.began.append((active, active.size_bytes, active.events))
-        view = memoryview(write.lines)
-        while view:
-            written = os.pwrite(active.fd, view, active.size_bytes)
-            active.size_bytes += written
-            view = view[written:]
+        active.unwritten.append(write.lines)
+        active.size_bytes += len(write.lines)
         active.events += write.events
 
     def _seal(self, current: _Round) -> None:
@@ -318,6 +326,7 @@ class Appender:
             with contextlib.suppress(OSError):
                 os.ftruncate(active.fd, size)
             active.size_bytes, active.events = size, count
+            active.unwritten.clear()
             if size == 0:
                 with contextlib.suppress(OSError):
                     active.file.path.unlink()
@@ -328,3 +337,18 @@ class Appender:
             if active.size_bytes > 0:
                 keep = active
         self._active = keep
+
+
+def _write(active: _Active) -> None:
+    """Write what a round has for a file, in as few calls as may be: after each the thread waits for the interpreter."""
+    position = active.size_bytes - sum(map(len, active.unwritten))
+    while active.unwritten:
+        written = os.pwritev(active.fd, active.unwritten[:_PIECES_MAX], position)
+        position += written
+        whole = 0
+        while whole < len(active.unwritten) and len(active.unwritten[whole]) <= written:
+            written -= len(active.unwritten[whole])
+            whole += 1
+        del active.unwritten[:whole]
+        if written:
+            active.unwritten[0] = active.unwritten[0][written:]

@@ -16,32 +16,36 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import structlog
 import uuid_utils
 
-from holdfast.backends.spill import events, files
+from holdfast.backends.spill import events, files, pushes
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill.keeping import Keeping
+from holdfast.backends.spill.last_lap import LastLap
 from holdfast.backends.spill.losable import Losable
+from holdfast.backends.spill.pacing import Pacing
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.replay import TROUBLE, Replayer, ReplaySettings
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.backends.spill.stats import SpillStats
+from holdfast.backends.spill.stuck import Stuck
 from holdfast.backends.spill.topic_memory import TopicMemory
 from holdfast.backends.spill.trying import Attempts
 from holdfast.backends.spill.waiting import ANY, Waiting
-from holdfast.broker import results
+from holdfast.broker import admit, results
 from holdfast.broker.backend import Backend
 from holdfast.broker.passing import PassingBackend
 from holdfast.model import names
 from holdfast.model.errors import (
     BadTopicName,
     DataDirectoryError,
-    HoldfastError,
     ShuttingDown,
     TooManyTopics,
     Unavailable,
@@ -52,6 +56,7 @@ from holdfast.model.messages import BatchPublished
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import batch_builder, record_batch
+from holdfast.wire.push_batch import Pushed
 
 log = structlog.get_logger("holdfast.spill")
 
@@ -60,6 +65,8 @@ T = TypeVar("T")
 # Publishers were there so short a time ago that they are still there.
 _BUSY_S: Final = 1.0
 _LOOK_AT_ROOM_S: Final = 1.0
+# So often it is said how much waits, while the store is away.
+_GROWTH_S: Final = 10.0
 
 
 class SpillBackend(PassingBackend):
@@ -79,18 +86,35 @@ class SpillBackend(PassingBackend):
         self._settings = settings
         self._now_ms = now_ms
         self._ensure_topic: Callable[[TopicName], Awaitable[object]] = self._create_plain
+        self._pacing = Pacing(lambda: self.deadline.seconds)
+        self._last_lap = self._new_last_lap()
         self._appender = self._new_appender(files.FAILOVER, is_synced=True)
-        self.replayer = self._new_replayer(self._appender, self.waiting, keeps_time=True)
+        self.replayer = self._new_replayer(self._appender, self.waiting, self._last_lap, keeps_time=True)
+        self._keeping = Keeping(
+            self._appender,
+            self.waiting,
+            self._pacing,
+            self.stats,
+            now_ms=now_ms,
+            on_first=self._announce_first,
+            is_paced=lambda: self.is_healthy,
+        )
+        self._stuck = Stuck(settings.directory, self.replayer)
+        self.replayer.on_read = self._stuck.is_over
+        self.replayer.on_stored = self._pacing.stored
         self._losable_appender = self._new_appender(files.QOS0, is_synced=False)
-        self._losable_replayer = self._new_replayer(self._losable_appender, Waiting(), keeps_time=False)
+        # Nobody queues behind what may be lost, so nobody waits for the last of it either.
+        self._losable_replayer = self._new_replayer(
+            self._losable_appender, Waiting(), self._new_last_lap(), keeps_time=False
+        )
         self.losable = Losable(self._losable_appender, self.stats, self._forward_losable, now_ms)
         self._attempts = Attempts(target, self.deadline, self.stats, on_trouble=self._give_up, keep=self._keep)
         # Topics that were published to while nobody could say whether they exist.
         self._provisional: set[TopicName] = set()
         self._remembered = TopicMemory(settings.directory)
         self._pushed_s = float("-inf")
+        self._told_growth_s = float("-inf")
         self._looked_s = 0.0
-        self._spilled_at_ms = 0
         self._reason = ""
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -105,7 +129,10 @@ class SpillBackend(PassingBackend):
             on_completed=self._on_completed,
         )
 
-    def _new_replayer(self, appender: Appender, waiting: Waiting, *, keeps_time: bool) -> Replayer:
+    def _new_last_lap(self) -> LastLap:
+        return LastLap(self._forward_now, lambda: self.deadline.seconds, self._settings.deadline_ms_max / 1000)
+
+    def _new_replayer(self, appender: Appender, waiting: Waiting, last_lap: LastLap, *, keeps_time: bool) -> Replayer:
         settings = self._settings
         return Replayer(
             self.directory,
@@ -117,13 +144,18 @@ class SpillBackend(PassingBackend):
             topic=self.inner.topic,
             ensure_topic=lambda name: self._ensure_topic(name),
             is_busy=lambda: time.monotonic() - self._pushed_s < _BUSY_S,
+            last_lap=last_lap,
             keeps_time=keeps_time,
         )
+
+    def _announce_first(self, at_ms: int) -> None:
+        if not self.replayer.is_stuck:
+            self._target.announce(at_ms)
 
     def _on_completed(self, done: CompletedFile) -> None:
         replayer = self.replayer if done.file.kind == files.FAILOVER else self._losable_replayer
         replayer.pending_files.append(done)
-        log.info("spill_file_complete", file=done.file.path.name, events=done.events)
+        log.debug("spill_file_complete", file=done.file.path.name, events=done.events)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -154,7 +186,10 @@ class SpillBackend(PassingBackend):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self.replayer.reader.stop()
+        self._losable_replayer.reader.stop()
         self._attempts.stop()
+        self._pacing.release()
         self.losable.flush(is_healthy=False)
         await self._appender.stop()
         await self._losable_appender.stop()
@@ -170,6 +205,7 @@ class SpillBackend(PassingBackend):
         except OSError as error:
             # Files that cannot be read must not be overtaken: everything goes behind them until somebody looks.
             log.critical("spill_unreadable", directory=str(self.directory.path), problem=str(error))
+            self._stuck.let_others_go_on()
             return
         while True:
             self.losable.flush(is_healthy=self.is_healthy)
@@ -177,8 +213,7 @@ class SpillBackend(PassingBackend):
                 if not self.is_healthy:
                     await self._look()
                 if self.is_healthy:
-                    await self.replayer.run_once()
-                    await self._losable_replayer.run_once()
+                    await self._replay()
                 await self._remembered.write()
                 if time.monotonic() - self._looked_s > _LOOK_AT_ROOM_S:
                     self._looked_s = time.monotonic()
@@ -186,11 +221,29 @@ class SpillBackend(PassingBackend):
             except TROUBLE as error:
                 self._give_up(error.message)
             except OSError as error:
-                log.error("spill_replay_failed", problem=str(error), hint="it is tried again all the time")
+                log.error("spill_upkeep_failed", problem=str(error), hint="it is tried again all the time")
             except Exception:
                 # A bug of ours: what is kept stays kept, everything queues behind it, and somebody reads of it.
                 log.exception("spill_replay_bug")
+            self._tell_growth()
             await asyncio.sleep(self._settings.flush_ms / 1000)
+
+    async def _replay(self) -> None:
+        try:
+            await self.replayer.run_once()
+        except OSError as error:
+            self._stuck.goes_on(error)
+            return
+        self._stuck.is_over()
+        if self.replayer.is_drained:
+            self._pacing.release()
+        await self._losable_replayer.run_once()
+
+    def _tell_growth(self) -> None:
+        """Now and then while the store is away; files come too often for a line each."""
+        if not self.is_healthy and time.monotonic() - self._told_growth_s > _GROWTH_S:
+            self._told_growth_s = time.monotonic()
+            log.info("spill_grows", pending=self.pending, free_bytes=self.room.free_bytes, problem=self._reason)
 
     async def _look(self) -> None:
         """Whether the backend takes writes again, as fast as pushes need it."""
@@ -234,7 +287,7 @@ class SpillBackend(PassingBackend):
         is_there = self.is_healthy and self.inner.problem() is None
         return FileBuffer(
             pending=self.pending,
-            flushed=self.stats.replayed_events,
+            flushed=self.stats.replayed_events + self.stats.already_stored_events,
             failed=self.stats.failed_events,
             db_healthy=is_there,
         )
@@ -245,11 +298,21 @@ class SpillBackend(PassingBackend):
         return True
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
-        self._pushed_s = time.monotonic()
         if self._target.needs_ids and not has_ids:
             batch, has_ids = _with_ids(batch), True
+        if self._last_lap.is_on and (self.waiting.is_waiting(partition) or self._last_lap.has(partition)):
+            held = self._last_lap.hold(partition, batch, has_ids=has_ids)
+            if held is not None:
+                return held
+        return self._forward_now(partition, batch, has_ids)
+
+    def _forward_now(
+        self, partition: PartitionId, batch: bytearray, has_ids: bool, since_s: float | None = None
+    ) -> asyncio.Future[BatchPublished]:
+        """To the backend, or into the spill."""
         if not self.is_healthy or self.waiting.is_waiting(partition):
             return self._keep(partition, batch)
+        self._pushed_s = time.monotonic()
         mark = self._target.mark(partition)
         try:
             future = self.inner.forward(partition, batch, has_ids=has_ids)
@@ -258,7 +321,7 @@ class SpillBackend(PassingBackend):
         except Unavailable as error:
             self._give_up(error.message)
             return self._keep(partition, batch)
-        return self._attempts.wait_for(future, partition, batch, mark)
+        return self._attempts.wait_for(future, partition, batch, mark, since_s)
 
     def push_losable(self, partition: PartitionId, batch: bytearray) -> BatchPublished:
         """Acknowledge a push that may be lost (qos 0) before it is anywhere but in memory. Raises `Unavailable`."""
@@ -279,6 +342,10 @@ class SpillBackend(PassingBackend):
             self.is_healthy = False
             self.stats.outages += 1
             log.warning("spill_began", problem=reason, hint="pushes are kept on this broker's disk until it is back")
+            self._told_growth_s = time.monotonic()
+            # Before anybody who comes later.
+            self._last_lap.end()
+            self._pacing.release()
         elif reason != self._reason:
             log.info("spill_goes_on", problem=reason, pending=self.pending)
         self._reason = reason
@@ -287,36 +354,31 @@ class SpillBackend(PassingBackend):
         self, partition: PartitionId, batch: bytearray, mark: str | None = None
     ) -> asyncio.Future[BatchPublished]:
         """Have a batch on the disk; done once it is. Raises `Unavailable`, and fails with it."""
-        self._spilled_at_ms = max(self._spilled_at_ms, self._now_ms())
         is_chosen = partition.topic not in self._provisional
-        lines, count = events.lines_of(partition, batch, self._spilled_at_ms, is_chosen=is_chosen, tried=mark)
-        try:
-            written = self._appender.append(lines, count)
-        except HoldfastError:
-            self.stats.refused_pushes += 1
-            raise
-        if not self.waiting.total:
-            self._target.announce(self._spilled_at_ms)
-        place = partition if is_chosen else PartitionId(partition.topic, ANY)
-        self.waiting.add(place, count)
+        lines, count = events.lines_of(partition, batch, self._keeping.at_ms(), is_chosen=is_chosen, tried=mark)
+        kept = self._keeping.keep(lines, {partition if is_chosen else PartitionId(partition.topic, ANY): count})
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
-
-        def settle(done: asyncio.Future[None]) -> None:
-            error = results.failure(done)
-            if error is not None:
-                self.waiting.remove(place, count)
-                self.stats.refused_pushes += 1
-                results.refuse(promise, error)
-                return
-            self.stats.spilled_events += count
-            self.stats.spilled_bytes += len(lines)
-            if not promise.done():
-                promise.set_result(
-                    BatchPublished(partition=partition.number, base_offset=NO_OFFSET, count=count, duplicates=0)
-                )
-
-        written.add_done_callback(settle)
+        results.then(kept, promise, lambda _: results.regular(partition.number, NO_OFFSET, count))
         return promise
+
+    def keep_pushed(self, topic: Topic, pushed: Pushed) -> asyncio.Future[int] | None:
+        """Keep a push as the columns it is, where all of it would be kept; see `broker.publishing.KeepPushed`.
+
+        So it need not become batches first, one for each partition, of which nothing is left a moment later.
+        """
+        numbers = admit.numbers_of(topic, pushed.names)
+        places = {number: PartitionId(topic.name, number) for number in numbers.values()}
+        # In the last lap those who push wait for it, whatever way they came.
+        if self._last_lap.is_on or (self.is_healthy and not all(map(self.waiting.is_waiting, places.values()))):
+            return None
+        chosen: dict[str, int | None] = dict(numbers)
+        counts = Counter(map(numbers.__getitem__, pushed.names))
+        if topic.name in self._provisional:
+            chosen = dict.fromkeys(numbers)
+            counts, places = Counter({ANY: len(pushed.names)}), {ANY: PartitionId(topic.name, ANY)}
+        at_ms = self._keeping.at_ms()
+        lines = pushes.lines_of(topic.name, chosen, pushed, self._now_ms(), at_ms)
+        return self._keeping.keep(lines, {places[number]: count for number, count in counts.items()})
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -351,12 +413,13 @@ class SpillBackend(PassingBackend):
     async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T:
         if not self.is_healthy:
             raise Unavailable(f"the store is away: {self._reason}")
+        limit_s = self.deadline.seconds
         try:
-            async with asyncio.timeout(self.deadline.seconds):
+            async with asyncio.timeout(limit_s):
                 return await ask()
         except TimeoutError:
-            self._give_up("it did not answer in time")
-            raise Unavailable("the store did not answer in time; try again") from None
+            self._give_up(f"it did not answer within {limit_s * 1000:.0f} ms")
+            raise Unavailable(f"the store did not answer within {limit_s * 1000:.0f} ms; try again") from None
         except Unavailable as error:
             if not isinstance(error, ShuttingDown):
                 self._give_up(error.message)

@@ -1,4 +1,4 @@
-"""A spilled message as a line of JSON, and lines as record batches again.
+"""A spilled message as a line of JSON, and lines as messages again.
 
 A line is an object, written and read in bulk. Its fields::
 
@@ -20,42 +20,27 @@ A line is an object, written and read in bulk. Its fields::
 A value comes back as the bytes it was: JSON is kept as it was written, blanks, digits and all.
 
 A batch of values with nothing else, which most are, costs no Python step that is worth the name: all its lines begin
-alike, one decoder sees whether all values are JSON, and one join makes the lines.
+alike, one decoder sees whether all values are JSON, and one join makes the lines. Those of pushes are made of their
+columns (`pushes`).
 """
 
 from __future__ import annotations
 
 import base64
-import re
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby, repeat
-from operator import attrgetter
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from holdfast.broker import admit
+from holdfast.backends.spill import fields, pushes, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
-from holdfast.model.topics import Topic
-from holdfast.wire import batch_builder, record_batch
+from holdfast.wire import record_batch
+from holdfast.wire.push_batch import PushedBatch
 
-_SUM: Final = b',"crc":"'
-_END: Final = b'"}\n'
-# Bytes of a line's end: the sum with its name, and the brace.
-_TAIL_BYTES: Final = len(_SUM) + 8 + len(_END) - 1
 _DEFAULT_PARTITION: Final = "Default"
-_CONTROL: Final = bytes(range(32))
-_JSON_BEGINS: Final = frozenset(bytes([byte]) for byte in b'{["-0123456789tfn')
-_HEX: Final = re.compile(rb"[0-9a-f]+\Z")
 _EMPTY: Final = Raw(b"")
-
-_encode = msgspec.json.Encoder().encode
-_decode_values = msgspec.json.Decoder(list[Raw]).decode
 
 
 class Event(Struct, gc=False, omit_defaults=True, kw_only=True):
@@ -124,49 +109,28 @@ def lines_of(
     partition: PartitionId, batch: record_batch.Buffer, at_ms: int, *, is_chosen: bool = True, tried: str | None = None
 ) -> tuple[bytes, int]:
     """The messages of a batch as lines, and how many they are."""
-    values = record_batch.plain_values(batch)
     number = partition.number if is_chosen else None
+    if isinstance(batch, PushedBatch) and batch.pushed is not None:
+        pushed, time_ms = batch.pushed, record_batch.header(batch).base_timestamp_ms
+        numbers = dict.fromkeys(pushed.names, number)
+        return pushes.lines_of(partition.topic, numbers, pushed, time_ms, at_ms, tried), len(pushed.names)
+    values = record_batch.plain_values(batch)
     if values is None:
         return _full_lines(partition.topic, number, batch, at_ms, tried)
     head = _begin(partition.topic, number, record_batch.header(batch).base_timestamp_ms, at_ms, tried)
-    if _are_json(values):
-        return _summed(head + b'"payload":', values), len(values)
-    return _summed(head, list(map(_field, values))), len(values)
+    if fields.are_json(values):
+        return sums.summed(head + fields.PAYLOAD, values), len(values)
+    return sums.summed(head, list(map(fields.field, values))), len(values)
 
 
 def _begin(topic: TopicName, number: int | None, time_ms: int, at_ms: int, tried: str | None) -> bytes:
     """Everything in front of the value, of a message that is nothing but a value."""
     place = "null" if number is None else str(number)
-    mark = "" if tried is None else f',"tried":{_encode(tried).decode()}'
+    mark = "" if tried is None else f',"tried":{fields.encode(tried).decode()}'
     return (
         f'{{"queue":"{topic}","partition":"{_DEFAULT_PARTITION}","transaction_id":"","trace_id":"","namespace":"",'
         f'"task":"","number":{place},"time":{time_ms},"at":{at_ms}{mark},'
     ).encode()
-
-
-def _are_json(values: list[bytes]) -> bool:
-    """Whether all values are JSON on one line, written so that it comes back as it was."""
-    joined = b",".join(values)
-    if joined[:1] not in _JSON_BEGINS:
-        return False
-    try:
-        # A comma in the wrong place could make other values of the same bytes: they are compared.
-        if list(map(bytes, _decode_values(b"[" + joined + b"]"))) != values:
-            return False
-        joined.decode()
-    except (ValueError, RecursionError):
-        return False
-    return len(joined.translate(None, _CONTROL)) == len(joined)
-
-
-def _field(value: bytes) -> bytes:
-    """The name and the content of a value's field."""
-    if _are_json([value]):
-        return b'"payload":' + value
-    try:
-        return b'"payload_text":' + _encode(value.decode())
-    except UnicodeDecodeError:
-        return b'"payload_base64":' + _encode(value)
 
 
 def _full_lines(
@@ -193,8 +157,8 @@ def _full_lines(
             headers=headers or None,
             tried=tried,
         )
-        begun.append(_encode(event)[:-1] + b"," + _field(record.value))
-    return _summed(b"", begun), len(begun)
+        begun.append(fields.encode(event)[:-1] + b"," + fields.field(record.value))
+    return sums.summed(b"", begun), len(begun)
 
 
 def _headers(record: record_batch.Record) -> tuple[dict[str, str], list[list[str | None]], str | None]:
@@ -220,27 +184,25 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def _summed(head: bytes, rests: Sequence[bytes]) -> bytes:
-    """Lines that begin alike, each with the sum of what is in it."""
-    sums = array("I", map(crc32c, rests, repeat(crc32c(head))))
-    if sys.byteorder == "little":
-        sums.byteswap()
-    parts: list[bytes] = [_SUM] * (4 * len(rests))
-    parts[0::4] = rests
-    parts[2::4] = sums.tobytes().hex(",", 4).encode().split(b",")
-    parts[3::4] = [_END + head] * len(rests)
-    parts[-1] = _END
-    return head + b"".join(parts)
-
-
 # --- and back -----------------------------------------------------------------------------------------
+
+
+def some_lines(data: bytes, size_bytes: int) -> Iterator[bytes]:
+    """Whole lines of `data`, about so many bytes at a time, all of them in the end."""
+    begin = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin + size_bytes) + 1 or len(data)
+        yield data[begin:end]
+        begin = end
 
 
 def events_of(data: bytes) -> tuple[list[Event | None], list[BadLine]]:
     """An event for each of the whole lines of `data`, none where it is bad."""
     lines = data.split(b"\n")
     assert not lines.pop(), "data ends with a whole line"
-    if _sums_match(lines):
+    if not lines:
+        return [], []
+    if sums.match(lines):
         try:
             return list(_decode_events(data)), []
         except (ValueError, RecursionError):
@@ -248,7 +210,7 @@ def events_of(data: bytes) -> tuple[list[Event | None], list[BadLine]]:
     events: list[Event | None] = []
     bad: list[BadLine] = []
     for place, line in enumerate(lines):
-        reason = _fault(line)
+        reason = sums.fault(line)
         event: Event | None = None
         if reason is None:
             try:
@@ -259,75 +221,3 @@ def events_of(data: bytes) -> tuple[list[Event | None], list[BadLine]]:
         if reason is not None:
             bad.append(BadLine(place, line, reason))
     return events, bad
-
-
-def _sums_match(lines: list[bytes]) -> bool:
-    told = b"".join([line[-10:-2] for line in lines])
-    if len(told) != 8 * len(lines) or not _HEX.match(told):
-        return False
-    sums = array("I", bytes.fromhex(told.decode()))
-    if sys.byteorder == "little":
-        sums.byteswap()
-    return array("I", map(crc32c, [line[:-_TAIL_BYTES] for line in lines])) == sums
-
-
-def _fault(line: bytes) -> str | None:
-    """What is wrong with the frame of a line."""
-    told = line[-10:-2]
-    if line[-_TAIL_BYTES:-10] != _SUM or line[-2:] != _END[:-1] or not _HEX.match(told):
-        return "it does not end with its sum"
-    return None if crc32c(line[:-_TAIL_BYTES]) == int(told, 16) else "its sum does not match"
-
-
-def whole_bytes(data: bytes) -> int:
-    """How much of what a crash left is whole lines: up to the end of the last good one."""
-    end = data.rfind(b"\n") + 1
-    while end:
-        begin = data.rfind(b"\n", 0, end - 1) + 1
-        if _fault(data[begin : end - 1]) is None:
-            return end
-        end = begin
-    return 0
-
-
-Choose = Callable[[Event], PartitionId]
-
-
-def batches_of(events: Iterable[Event], choose: Choose, messages_max: int) -> list[tuple[PartitionId, bytearray]]:
-    """Events as record batches, by partition, each partition's in the order of the events.
-
-    `choose` gives the partition of one that has none yet.
-    """
-    by_partition: dict[PartitionId, list[Event]] = {}
-    for (queue, number), run in groupby(events, _place):
-        if number is not None:
-            by_partition.setdefault(PartitionId(TopicName(queue), number), []).extend(run)
-        else:
-            for event in run:
-                by_partition.setdefault(choose(event), []).append(event)
-    return [(partition, batch) for partition, run in by_partition.items() for batch in _batches(run, messages_max)]
-
-
-_place = attrgetter("queue", "number")
-
-
-def _time_and_kind(event: Event) -> tuple[int, bool]:
-    is_plain = event.id is None and event.key is None and event.headers is None and event.key_base64 is None
-    return event.time, is_plain
-
-
-def _batches(events: list[Event], messages_max: int) -> Iterator[bytearray]:
-    for (time_ms, is_plain), run in groupby(events, _time_and_kind):
-        alike = list(run)
-        for first in range(0, len(alike), messages_max):
-            some = alike[first : first + messages_max]
-            if is_plain:
-                yield batch_builder.build_values([event.value for event in some], time_ms)
-            else:
-                yield batch_builder.build_batch([event.message() for event in some], time_ms)
-
-
-def chosen_partition(event: Event, topic: Topic) -> PartitionId:
-    """Where a message goes that was spilled before anybody knew how its topic is divided."""
-    message = NewMessage(value=b"", key=event.message().key, id=event.id)
-    return PartitionId(topic.name, admit.partition_of(topic, message) or 0)

@@ -47,7 +47,7 @@ import msgspec
 import structlog
 import uuid_utils
 
-from holdfast.backends.spill import events
+from holdfast.backends.spill import sums
 from holdfast.backends.spill.events import BadLine
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import MIB
@@ -60,8 +60,12 @@ FAILOVER: Final = "failover"
 QOS0: Final = "qos0"
 _NAME: Final = re.compile(r"(failover|qos0)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.buf(\.tmp)?\Z")
 _LOCK: Final = "spill.lock"
-# Read at once. A message is smaller than this, so a piece always has a whole line.
-_PIECE_BYTES: Final = 4 * MIB
+_IF_USED: Final = "stop it, or give this one a directory of its own with --spill-dir"
+_IF_UNUSABLE: Final = "name another with --spill-dir, or go without it with --no-spill"
+# Lines that are set aside in one go and said one by one.
+_FAILED_LOGGED_MAX: Final = 10
+# Read at once: nearly always a whole file, so that it is stored in one step. A line may be longer.
+_PIECE_BYTES: Final = 8 * MIB
 
 
 class SpillFile(NamedTuple):
@@ -94,20 +98,17 @@ class SpillDirectory:
         self._last_id = max((file.id.int for file in listed(path)), default=0)
 
     @classmethod
-    def open(cls, path: Path) -> SpillDirectory:
-        """Create or open, and lock. Raises `DataDirectoryError` that says what to do."""
+    def open(cls, path: Path, *, if_used: str = _IF_USED, if_unusable: str = _IF_UNUSABLE) -> SpillDirectory:
+        """Create or open, and lock. Raises `DataDirectoryError` that says what to do: that depends on who asks."""
         try:
             make_directory(path)
             (path / "failed").mkdir(exist_ok=True)
             sync_directory(path)
             lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise DataDirectoryError(
-                f"cannot use {path} for the spill: {error.strerror}; name another with --spill-dir, "
-                "or go without it with --no-spill"
-            ) from error
+            raise DataDirectoryError(f"cannot use {path} for the spill: {error.strerror}; {if_unusable}") from error
         try:
-            lock_directory(lock_fd, path, "--spill-dir")
+            lock_directory(lock_fd, path, if_used)
         except BaseException:
             os.close(lock_fd)
             raise
@@ -117,6 +118,11 @@ class SpillDirectory:
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the directory is still the one that was opened: a disk may be taken out."""
+        return (self.path / _LOCK).exists()
 
     def new_file(self, kind: str) -> SpillFile:
         """A name above all others, for a file that is yet to be made."""
@@ -133,7 +139,7 @@ class SpillDirectory:
 
     def _complete(self, file: SpillFile) -> None:
         data = file.path.read_bytes()
-        kept = events.whole_bytes(data)
+        kept = sums.whole_bytes(data)
         cut = data[kept:]
         if cut:
             log.warning("spill_tail_cut", file=file.path.name, cut_bytes=len(cut), kept_bytes=kept)
@@ -172,8 +178,10 @@ class SpillDirectory:
         finally:
             os.close(fd)
         sync_directory(path.parent)
-        for each in new:
+        for each in new[:_FAILED_LOGGED_MAX]:
             log.error("spill_line_failed", file=file.path.name, line=each.place + 1, reason=each.reason)
+        if len(new) > _FAILED_LOGGED_MAX:
+            log.error("spill_lines_failed", file=file.path.name, more=len(new) - _FAILED_LOGGED_MAX, where=path.name)
         return len(new)
 
     def sync(self) -> None:
@@ -215,6 +223,13 @@ def failed_lines(path: Path) -> list[Failed]:
 
 def count_failed(path: Path) -> int:
     return sum(len(failed_lines(each)) for each in failed_files(path))
+
+
+def count_waiting(path: Path) -> int:
+    """The lines that a broker left in a directory; none where there is no such directory. Raises `OSError`."""
+    if not path.is_dir():
+        return 0
+    return sum(piece.count(b"\n") for file in listed(path) for piece in pieces(file))
 
 
 def failed_files(path: Path) -> list[Path]:
@@ -267,11 +282,16 @@ def position_of_line(path: Path, number: int) -> int:
             number -= lines
             position += len(piece)
             continue
+        behind = 0
         for _ in range(number):
-            position = position + piece.index(b"\n") + 1
-            piece = piece[piece.index(b"\n") + 1 :]
-        break
+            behind = piece.index(b"\n", behind) + 1
+        return position + behind
     return position
+
+
+def lines(path: Path, first: int, count: int) -> list[bytes]:
+    """Some lines as they stand in a file, as many as one piece has."""
+    return read_piece(path, position_of_line(path, first)).split(b"\n", count)[:count]
 
 
 def as_text(data: bytes) -> str:

@@ -48,7 +48,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owner(path: Path) -> int | None:
-    """The process that runs over a directory; 0 where it does not say."""
+    """The process that runs over a directory; 0 where it does not say.
+
+    To look takes the lock for a moment, where nobody has it; a broker that starts in that moment tries again.
+    """
     try:
         fd = os.open(path / "spill.lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -57,7 +60,8 @@ def owner(path: Path) -> int | None:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
+        # One that has just taken the lock has not written its number yet: what stands there is an earlier one's.
+        return int(text) if text.isdigit() and Path(f"/proc/{text}").exists() else 0
     finally:
         os.close(fd)
     return None

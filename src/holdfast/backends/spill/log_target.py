@@ -73,10 +73,12 @@ class LogTarget:
     async def progress(self, file: UUID) -> int:
         return (await asyncio.to_thread(self._noted, file)).done
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
         before = await asyncio.to_thread(self._noted, file)
+        given = _count(batches)
         if before.trying > before.done:
             batches = await self._without_stored(batches, before.ends)
+        repeated = given - _count(batches)
         ends = {str(partition): int(self._inner.end_offset(partition)) for partition, _ in batches}
         trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)})
         await asyncio.to_thread(self._note, file, trying)
@@ -90,6 +92,7 @@ class LogTarget:
             raise failures[0]
         after = Progress(number, trying.trying, trying.ends) if trying.trying > number else Progress(number)
         await asyncio.to_thread(self._note, file, after)
+        return repeated + sum(each.duplicates for each in done if isinstance(each, BatchPublished))
 
     async def forget(self, files: Sequence[UUID]) -> None:
         for file in files:
@@ -100,6 +103,9 @@ class LogTarget:
 
     async def horizon_ms(self) -> float:
         return float("inf")
+
+    async def held_up_by(self) -> str:
+        return "nobody"
 
     # --- what a log has ---------------------------------------------------------------------------------
 
@@ -157,6 +163,10 @@ class LogTarget:
     def _note(self, file: UUID, progress: Progress) -> None:
         replace_file(self._path(file), msgspec.json.encode(progress) + b"\n")
         sync_directory(self._directory)
+
+
+def _count(batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    return sum(record_batch.header(batch).record_count for _, batch in batches)
 
 
 def _open_ends(progress: Progress) -> dict[str, int]:

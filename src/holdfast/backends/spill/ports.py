@@ -46,8 +46,11 @@ class Target(Protocol):
         """How many lines of a file are stored."""
         ...
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> None:
-        """Store batches; from then on `number` lines of the file are. Raises `CallerError` for what it never takes."""
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+        """Store batches; from then on `number` lines of the file are. Raises `CallerError` for what it never takes.
+
+        Returns how many of the messages were there already, as their ids tell.
+        """
         ...
 
     async def forget(self, files: Sequence[UUID]) -> None:
@@ -60,4 +63,8 @@ class Target(Protocol):
 
     async def horizon_ms(self) -> float:
         """Up to which time messages may be stored now: other brokers may keep older ones."""
+        ...
+
+    async def held_up_by(self) -> str:
+        """Who that is, for people."""
         ...

@@ -10,21 +10,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import structlog
 
-from holdfast.backends.spill import events, files
+from holdfast.backends.spill import batches, events, files, stretches
 from holdfast.backends.spill.appending import Appender, CompletedFile
+from holdfast.backends.spill.batches import place_of
 from holdfast.backends.spill.events import BadLine, Event
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill.last_lap import LAP_EVENTS_MAX, LastLap
 from holdfast.backends.spill.ports import Target
+from holdfast.backends.spill.refusing import PAUSE_S, TRIES_MAX, Refusals, in_words
 from holdfast.backends.spill.stats import SpillStats
-from holdfast.backends.spill.waiting import ANY, Waiting
-from holdfast.model.errors import CallerError, LeaderChanged, Unavailable
+from holdfast.backends.spill.stretches import Reader, Stretch, counts_of, tried_of
+from holdfast.backends.spill.telling import Teller
+from holdfast.backends.spill.waiting import Waiting
+from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, Unavailable
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.topics import Topic
 
@@ -35,9 +39,6 @@ _STEP_EVENTS_MAX: Final = 10_000
 _STEP_EVENTS_BESIDE_TRAFFIC: Final = 5_000
 # Of the time a step takes, so much is left to publishers afterwards.
 _PAUSE_SHARE: Final = 0.2
-# What a store refuses though it is there is tried so often before it goes to `failed`.
-_TRIES_MAX: Final = 3
-_PROGRESS_LOG_S: Final = 1.0
 # So many files are deleted before that is made durable and the store forgets them.
 _GONE_MAX: Final = 100
 # A message waits for the disk before its file gets a name.
@@ -65,9 +66,13 @@ class Replayer:
         topic: Callable[[TopicName], Topic | None],
         ensure_topic: Callable[[TopicName], Awaitable[object]],
         is_busy: Callable[[], bool],
+        last_lap: LastLap,
         keeps_time: bool = True,
     ) -> None:
         self.pending_files: deque[CompletedFile] = deque()
+        # Called when something could be read, and with how many messages do not wait any more.
+        self.on_read: Callable[[], None] = lambda: None
+        self.on_stored: Callable[[int], None] = lambda count: None
         self.is_replaying = False
         self._directory = directory
         self._target = target
@@ -76,8 +81,12 @@ class Replayer:
         self._stats = stats
         self._settings = settings
         self._topic = topic
-        self._ensure_topic = ensure_topic
+        self._refusals = Refusals(ensure_topic, settings.retry_s)
         self._is_busy = is_busy
+        self._last_lap = last_lap
+        self._teller = Teller()
+        # What is kept cannot be read: other brokers are not kept waiting for it any longer.
+        self.is_stuck = False
         # Whether other brokers' older messages come first, and these before their newer ones.
         self._keeps_time = keeps_time
         # Until when what an earlier broker left is stored at full speed; at once where it left nothing.
@@ -85,18 +94,22 @@ class Replayer:
         # Stretches that the store refuses are halved until the line is found.
         self._step_max = _STEP_EVENTS_MAX
         self._tries = 0
-        self._begun: SpillFile | None = None
         # Up to which line of the current file messages do not count as waiting any more.
         self._passed_until: tuple[SpillFile | None, int] = None, 0
-        # What is read while the store works: of which file, from where on.
-        self._ahead: tuple[SpillFile, int, asyncio.Task[bytes]] | None = None
         self._gone: list[UUID] = []
-        self._logged_s = 0.0
+        # Messages that are stored in a second, as of late.
+        self._rate = 0.0
+        self.reader = Reader(settings.batch_messages_max)
 
     @property
     def has_more_to_do(self) -> bool:
         """Whether there are files to store, or stored ones to be forgotten."""
         return bool(self.pending_files or self._gone)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits, neither here nor in a file that is still written."""
+        return self._appender.is_idle and not self.pending_files
 
     @property
     def pending_events(self) -> int:
@@ -123,24 +136,56 @@ class Replayer:
 
     async def run_once(self) -> None:
         """Store all that may be stored now. Raises `Unavailable` where the store does not take it."""
-        if not self.pending_files and self._appender.active_events:
-            await self._appender.seal()
-        while self.pending_files:
-            self.is_replaying = True
-            try:
-                is_done = await self._replay_file(self.pending_files[0])
-            finally:
-                self.is_replaying = False
-            if not is_done:
-                return
-            if not self.pending_files:
-                # What was spilled meanwhile; or, at last, nothing.
-                await self._appender.seal()
-        if self._appender.is_idle and not self.pending_files:
-            self._waiting.clear()
-            self._startup_until_s = float("-inf")
-            self.announce()
+        try:
+            if not self.pending_files and self._appender.active_events:
+                await self._complete_active()
+                if self._appender.failure is not None:
+                    self.announce()
+            while self.pending_files:
+                self.is_replaying = True
+                try:
+                    is_done = await self._replay_file(self.pending_files[0])
+                except FileNotFoundError:
+                    is_done = self._without(self.pending_files[0])
+                finally:
+                    self.is_replaying = False
+                if not is_done:
+                    return
+                if not self.pending_files:
+                    # What was spilled meanwhile; or, at last, nothing.
+                    await self._complete_active()
+            if self.is_drained:
+                self._last_lap.succeeded()
+                self._waiting.clear()
+                self._startup_until_s = float("-inf")
+                self.announce()
+                self._teller.complete()
+        finally:
+            self._last_lap.end()
+        if self.is_drained:
             await self._forget_gone()
+
+    async def _complete_active(self) -> None:
+        """Complete the file that is being written; where little is in it, nobody adds to what waits from here on."""
+        is_little = self._appender.active_events <= max(LAP_EVENTS_MAX, self._rate * self._last_lap.seconds / 4)
+        if self._appender.active_events and is_little and self._appender.failure is None:
+            self._last_lap.begin()
+        await self._appender.seal()
+
+    def _without(self, current: CompletedFile) -> bool:
+        """Go on without a file that somebody took away. Raises `FileNotFoundError` where it is the whole directory."""
+        if current.file.path.exists() or not self._directory.is_there:
+            raise FileNotFoundError(f"{current.file.path} cannot be read")
+        log.critical(
+            "spill_file_gone",
+            file=current.file.path.name,
+            messages=current.events,
+            hint="somebody removed it while this broker ran: its messages are not stored; put it back and restart, "
+            "and they are",
+        )
+        self.pending_files.popleft()
+        self.announce()
+        return True
 
     async def _replay_file(self, current: CompletedFile) -> bool:
         """Whether all of a file is stored; it is deleted then."""
@@ -148,28 +193,29 @@ class Replayer:
         done = await self._target.progress(file.id)
         await self._pass_stored(file, done)
         position = await asyncio.to_thread(files.position_of_line, file.path, done)
-        self._replay_began(current, done)
-        while True:
-            read, bad, size = await self._piece(file, position)
-            if not read:
-                break
-            self._read_ahead(current, position + size)
-            await self._note_failed(file, [each._replace(place=done + each.place) for each in bad])
-            place = 0
-            while place < len(read):
-                stretch = await self._allowed(read[place : place + self._step_events()])
-                if not stretch:
-                    return False
-                if await self._step(file, done, stretch):
-                    place += len(stretch)
-                    done += len(stretch)
-                    self._passed_until = file, done
-                    self._log_progress(current, done)
+        self._teller.began(files=len(self.pending_files), pending=self._waiting.total)
+        while position < current.size_bytes:
+            waiting, bad, size = await self.reader.piece(file, position)
+            if not waiting:
+                break  # a last line that never ends
+            self.on_read()
             position += size
-        file.path.unlink()
+            self._read_ahead(current, position)
+            await self._note_failed(file, [each._replace(place=done + each.place) for each in bad])
+            while waiting:
+                stretch = stretches.next_of(waiting, self._step_events())
+                allowed = await self._allowed(stretch.events)
+                if not allowed:
+                    return False
+                if await self._step(file, done, stretch.first(allowed)):
+                    stretches.drop(waiting, allowed)
+                    done += allowed
+                    self._passed_until = file, done
+                    self._teller.stored(allowed, files=len(self.pending_files), pending=self._waiting.total)
+        file.path.unlink(missing_ok=True)
         self.pending_files.popleft()
         self._gone.append(file.id)
-        log.info("spill_replay_complete", file=file.path.name, events=done)
+        self._teller.file_done()
         self.announce()
         if len(self._gone) >= _GONE_MAX:
             await self._forget_gone()
@@ -182,14 +228,6 @@ class Replayer:
             await self._target.forget(self._gone)
             self._gone = []
 
-    async def _piece(self, file: SpillFile, position: int) -> _Piece:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[:2] == (file, position):
-            data = await ahead[2]
-        else:
-            data = await asyncio.to_thread(files.read_piece, file.path, position)
-        return _understood(data)
-
     def _read_ahead(self, current: CompletedFile, position: int) -> None:
         if position < current.size_bytes:
             file = current.file
@@ -197,7 +235,7 @@ class Replayer:
             file, position = self.pending_files[1].file, 0
         else:
             return
-        self._ahead = file, position, asyncio.create_task(asyncio.to_thread(files.read_piece, file.path, position))
+        self.reader.read_ahead(file, position)
 
     def _step_events(self) -> int:
         return min(self._step_max, _STEP_EVENTS_BESIDE_TRAFFIC if self._makes_room() else _STEP_EVENTS_MAX)
@@ -206,36 +244,46 @@ class Replayer:
         """Whether publishers want the store, too. What an earlier broker left comes first, for a while."""
         return self._is_busy() and time.monotonic() > self._startup_until_s
 
-    async def _allowed(self, stretch: Sequence[Event | None]) -> Sequence[Event | None]:
-        """As much of it as is not newer than what another broker keeps."""
+    async def _allowed(self, read: Sequence[Event | None]) -> int:
+        """How many of them are not newer than what another broker keeps."""
         if not self._keeps_time:
-            return stretch
-        oldest = next((event.at for event in stretch if event is not None), None)
-        self._target.announce(oldest if oldest is not None else self._oldest_ms())
+            return len(read)
+        oldest = next((event.at for event in read if event is not None), None)
+        if not self.is_stuck:
+            self._target.announce(oldest if oldest is not None else self._oldest_ms())
         horizon_ms = await self._target.horizon_ms()
-        newest = stretch[-1]
+        newest = read[-1]
         if newest is not None and newest.at <= horizon_ms:
-            return stretch  # times rise within a file
-        late = (place for place, event in enumerate(stretch) if event is not None and event.at > horizon_ms)
-        return stretch[: next(late, len(stretch))]
+            return len(read)  # times rise within a file
+        late = (place for place, event in enumerate(read) if event is not None and event.at > horizon_ms)
+        allowed = next(late, len(read))
+        if not allowed and self._teller.is_worth_a_word():
+            self._teller.held_up(await self._target.held_up_by())
+        return allowed
 
-    async def _step(self, file: SpillFile, done: int, stretch: Sequence[Event | None]) -> bool:
+    async def _step(self, file: SpillFile, done: int, stretch: Stretch) -> bool:
         """Store a stretch; false where it has to be tried again, smaller."""
         began_s = time.monotonic()
-        present = [event for event in stretch if event is not None]
-        counts = _counts(present)
-        fresh = await self._not_stored(present)
+        present = [event for event in stretch.events if event is not None]
+        fresh = present if stretch.batches is not None else await self._not_stored(present)
+        known = len(present) - len(fresh)
         try:
-            await self._prepare(fresh)
-            batches = events.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
-            await self._target.store(file.id, done + len(stretch), batches)
+            is_as_it_was, refused = await self._prepare(fresh)
+            if refused:
+                fresh = await self._set_aside(file, done, stretch.events, fresh, refused)
+            made = stretch.batches if is_as_it_was and not refused else None
+            if made is None:
+                made = batches.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
+            repeated = await self._target.store(file.id, done + len(stretch.events), made)
         except CallerError as error:
-            return await self._refused(file, done, stretch, error)
+            return await self._refused(file, done, stretch.events, error)
         self._tries = 0
         self._step_max = min(_STEP_EVENTS_MAX, self._step_max * 2)
-        self._stats.replayed_events += len(fresh)
-        self._stats.already_stored_events += len(present) - len(fresh)
-        self._passed(counts)
+        self._stats.replayed_events += len(fresh) - repeated
+        self._stats.already_stored_events += known + repeated
+        self._passed(stretch.counts)
+        rate = len(stretch.events) / max(1e-3, time.monotonic() - began_s)
+        self._rate = rate if not self._rate else (3 * self._rate + rate) / 4
         if self._makes_room():
             await asyncio.sleep(_PAUSE_SHARE * (time.monotonic() - began_s))
         return True
@@ -243,15 +291,16 @@ class Replayer:
     def _passed(self, counts: Counter[PartitionId]) -> None:
         for partition, count in counts.items():
             self._waiting.remove(partition, count)
+        self.on_stored(counts.total())
 
     async def _pass_stored(self, file: SpillFile, done: int) -> None:
         """Lines that were stored by an earlier broker, or by a step whose answer was lost, wait no longer."""
         begin = self._passed_until[1] if self._passed_until[0] == file else 0
         position = await asyncio.to_thread(files.position_of_line, file.path, begin)
         while begin < done:
-            read, _, size = await asyncio.to_thread(_read, file, position)
+            read, size = await asyncio.to_thread(_read, file, position)
             some = read[: done - begin]
-            self._passed(_counts(event for event in some if event is not None))
+            self._passed(counts_of(event for event in some if event is not None))
             if self._passed_until[0] == file:
                 self._stats.replayed_events += len(some)
             begin += len(some)
@@ -262,7 +311,7 @@ class Replayer:
 
     async def _not_stored(self, present: list[Event]) -> list[Event]:
         """Without those whose first try turns out to have worked."""
-        if set(map(_tried, present)) == {None}:
+        if set(map(tried_of, present)) == {None}:
             return present
         tried: dict[str, list[str]] = {}
         for event in present:
@@ -271,16 +320,41 @@ class Replayer:
         stored = await self._target.committed(tried, tried)
         return [event for event in present if event.tried is None or not stored & {event.tried, event.id}]
 
-    async def _prepare(self, fresh: list[Event]) -> None:
-        """Make topics that are missing; a partition that is not there any more is chosen anew."""
-        places = set(map(_place, fresh))
+    async def _prepare(self, fresh: list[Event]) -> tuple[bool, dict[str, CallerError]]:
+        """Make topics that are missing. A partition that is not there any more is chosen anew: then it is false.
+
+        And which topics are refused, if any.
+        """
+        places = set(map(place_of, fresh))
+        refused: dict[str, CallerError] = {}
         for queue in {queue for queue, _ in places}:
-            if self._topic(TopicName(queue)) is None:
-                await self._ensure_topic(TopicName(queue))
+            if self._topic(TopicName(queue)) is None and (error := await self._refusals.made(queue)) is not None:
+                refused[queue] = error
         gone = {place for place in places if not self._is_there(*place)}
         for event in fresh if gone else ():
             if (event.queue, event.number) in gone:
                 event.number = None
+        # A partition that was taken from a message in an earlier try is not in the batches that were made before.
+        return not gone and all(number is not None for _, number in places), refused
+
+    async def _set_aside(
+        self,
+        file: SpillFile,
+        done: int,
+        stretch: Sequence[Event | None],
+        fresh: list[Event],
+        refused: dict[str, CallerError],
+    ) -> list[Event]:
+        """Note those of refused topics as failed, before they count as done; the others go on."""
+        aside = {id(event) for event in fresh if event.queue in refused}
+        lines = await asyncio.to_thread(files.lines, file.path, done, len(stretch))
+        bad = [
+            BadLine(done + place, lines[place], in_words(refused[event.queue]))
+            for place, event in enumerate(stretch)
+            if event is not None and id(event) in aside
+        ]
+        await self._note_failed(file, bad)
+        return [event for event in fresh if id(event) not in aside]
 
     def _is_there(self, queue: str, number: int | None) -> bool:
         topic = self._topic(TopicName(queue))
@@ -289,7 +363,7 @@ class Replayer:
     def _chosen(self, event: Event) -> PartitionId:
         topic = self._topic(TopicName(event.queue))
         assert topic is not None, "it was made before"
-        return events.chosen_partition(event, topic)
+        return batches.chosen_partition(event, topic)
 
     async def _refused(self, file: SpillFile, done: int, stretch: Sequence[Event | None], error: CallerError) -> bool:
         """The store is there and does not take it: the line is found, tried again for a while, and set aside."""
@@ -297,17 +371,18 @@ class Replayer:
             self._step_max = max(1, len(stretch) // 2)
             return False
         self._tries += 1
-        if self._tries < _TRIES_MAX:
+        # A message that the store cannot take it will never take; anything else may be about to change.
+        if self._tries < TRIES_MAX and not isinstance(error, BadMessage):
             log.warning("spill_line_refused", file=file.path.name, line=done + 1, problem=error.message)
-            await asyncio.sleep(self._settings.retry_s)
+            await asyncio.sleep(PAUSE_S)
             return False
         [event] = stretch
         assert event is not None, "what cannot be read is not stored"
-        line = await asyncio.to_thread(_line, file, done)
-        await self._note_failed(file, [BadLine(done, line, f"{error.message} [{error.code}]")])
+        [line] = await asyncio.to_thread(files.lines, file.path, done, 1)
+        await self._note_failed(file, [BadLine(done, line, in_words(error))])
         await self._target.store(file.id, done + 1, [])
         self._tries = 0
-        self._passed(_counts([event]))
+        self._passed(counts_of([event]))
         return True
 
     async def _note_failed(self, file: SpillFile, bad: list[BadLine]) -> None:
@@ -325,58 +400,19 @@ class Replayer:
     def announce(self) -> None:
         if not self._keeps_time:
             return
-        if self.pending_files:
+        if self.is_stuck:
+            self._target.announce(None)
+        elif self.pending_files:
             self._target.announce(self._oldest_ms())
-        elif self._appender.is_idle:
+        elif self._appender.is_idle or self._appender.failure is not None:
+            # What is in a file that a failed disk holds is stored after a restart: nobody can wait for that.
             self._target.announce(None)
 
-    def _replay_began(self, current: CompletedFile, done: int) -> None:
-        self._logged_s = time.monotonic()
-        if self._begun != current.file:
-            self._begun = current.file
-            log.info("spill_replaying", file=current.file.path.name, events=current.events, done=done)
 
-    def _log_progress(self, current: CompletedFile, done: int) -> None:
-        if time.monotonic() - self._logged_s >= _PROGRESS_LOG_S:
-            self._logged_s = time.monotonic()
-            share = f"{100 * done / max(1, current.events):.1f}%"
-            log.info("spill_progress", file=current.file.path.name, done=done, events=current.events, share=share)
-
-
-_place = attrgetter("queue", "number")
-_tried = attrgetter("tried")
-
-
-class _Piece(NamedTuple):
-    """Some lines of a file, the bad ones among them, and how many bytes they are."""
-
-    events: list[Event | None]
-    bad: list[BadLine]
-    size_bytes: int
-
-
-def _read(file: SpillFile, position: int) -> _Piece:
-    return _understood(files.read_piece(file.path, position))
-
-
-def _understood(data: bytes) -> _Piece:
-    read, bad = events.events_of(data) if data else ([], [])
-    return _Piece(read, bad, len(data))
-
-
-def _counts(present: Iterable[Event]) -> Counter[PartitionId]:
-    counts = Counter(map(_place, present))
-    return Counter(
-        {
-            PartitionId(TopicName(queue), ANY if number is None else number): count
-            for (queue, number), count in counts.items()
-        }
-    )
-
-
-def _line(file: SpillFile, number: int) -> bytes:
-    data = files.read_piece(file.path, files.position_of_line(file.path, number))
-    return data[: data.index(b"\n")]
+def _read(file: SpillFile, position: int) -> tuple[list[Event | None], int]:
+    """Some lines of a file, and how many bytes they are."""
+    data = files.read_piece(file.path, position)
+    return events.events_of(data)[0], len(data)
 
 
 def _counted(file: SpillFile) -> tuple[Counter[PartitionId], int]:
@@ -384,12 +420,12 @@ def _counted(file: SpillFile) -> tuple[Counter[PartitionId], int]:
     counts: Counter[PartitionId] = Counter()
     position = lines = 0
     while True:
-        read, _, size = _read(file, position)
+        read, size = _read(file, position)
         if not size:
             return counts, lines
         lines += len(read)
         position += size
-        counts.update(_counts(event for event in read if event is not None))
+        counts.update(counts_of(event for event in read if event is not None))
 
 
 # What ends a round, to be tried again.

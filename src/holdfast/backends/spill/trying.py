@@ -24,6 +24,8 @@ class _Attempt(NamedTuple):
     partition: PartitionId
     batch: bytearray
     mark: str | None
+    # Since when it is under way, and since when somebody waits for it.
+    given_s: float
     began_s: float
     future: asyncio.Future[BatchPublished]
     promise: asyncio.Future[BatchPublished]
@@ -49,6 +51,7 @@ class Attempts:
         # In the order in which they were given to the backend.
         self._under_way: dict[asyncio.Future[BatchPublished], _Attempt] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
 
     def stop(self) -> None:
         """Keep what is under way: nobody waits for the backend any more."""
@@ -57,14 +60,20 @@ class Attempts:
         self.give_up()
 
     def wait_for(
-        self, future: asyncio.Future[BatchPublished], partition: PartitionId, batch: bytearray, mark: str | None
+        self,
+        future: asyncio.Future[BatchPublished],
+        partition: PartitionId,
+        batch: bytearray,
+        mark: str | None,
+        began_s: float | None = None,
     ) -> asyncio.Future[BatchPublished]:
-        """What becomes of a push that was just given to the backend, within the deadline."""
+        """What becomes of a push that was just given to the backend, within the deadline, which began when it came."""
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
-        self._under_way[future] = _Attempt(partition, batch, mark, time.monotonic(), future, promise)
+        now_s = time.monotonic()
+        began_s = now_s if began_s is None else began_s
+        self._under_way[future] = _Attempt(partition, batch, mark, now_s, began_s, future, promise)
         future.add_done_callback(self._on_tried)
-        if self._timer is None:
-            self._set_timer()
+        self._look_at(began_s + self._deadline.seconds)
         return promise
 
     def _on_tried(self, future: asyncio.Future[BatchPublished]) -> None:
@@ -82,19 +91,28 @@ class Attempts:
         if error is not None:
             results.refuse(attempt.promise, error)
             return
-        self._deadline.note(time.monotonic() - attempt.began_s)
+        self._deadline.note(time.monotonic() - attempt.given_s)
         if not attempt.promise.done():
             attempt.promise.set_result(attempt.future.result())
 
-    def _set_timer(self) -> None:
+    def _look_at(self, due_s: float) -> None:
+        """Look then whether something is overdue, unless that is done before."""
+        if self._timer is not None:
+            if self._due_s <= due_s:
+                return
+            self._timer.cancel()
+        self._due_s = due_s
+        left_s = max(0.0, due_s - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
+
+    def _look(self) -> None:
         self._timer = None
         if self._under_way:
-            oldest = next(iter(self._under_way.values()))
-            left_s = oldest.began_s + self._deadline.seconds - time.monotonic()
-            if left_s <= 0:
+            due_s = min(attempt.began_s for attempt in self._under_way.values()) + self._deadline.seconds
+            if due_s <= time.monotonic():
                 self._on_trouble(f"it did not answer within {self._deadline.seconds * 1000:.0f} ms")
-                return
-            self._timer = asyncio.get_running_loop().call_later(left_s, self._set_timer)
+            else:
+                self._look_at(due_s)
 
     def give_up(self) -> None:
         """Keep what the backend has not answered, in the order in which it was given there."""

@@ -235,7 +235,7 @@ def outage(
     try:
         with view.shown():
             view.tell("starting PostgreSQL and a broker")
-            asyncio.run(perform_in(directory.path, Plan.over(seconds, rate), score, view.tell))
+            asyncio.run(perform_in(directory.path, Plan.over(seconds, rate), score, view))
     finally:
         directory.remove()
     shown = (outage_view.table(score), outage_view.summary(score))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from holdfast.backends.postgres.server import EmbeddedServer
+    from holdfast.cli.demo.view import View
     from holdfast.client import Client
 
 QUEUE: Final = "orders"
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
         return cls(rate, seconds, *(share * seconds for share in (0.25, 0.45, 0.5, 0.75)))
 
 
-async def perform_in(directory: Path, plan: Plan, score: OutageScore, tell: Callable[[str], None]) -> None:
+async def perform_in(directory: Path, plan: Plan, score: OutageScore, view: View) -> None:
     """The whole play, with a database and a broker of its own. A plain kill, or a terminal that closes, ends both."""
     with needs_postgres():
         from holdfast.backends.postgres.server import EmbeddedServer
@@ -63,7 +63,7 @@ async def perform_in(directory: Path, plan: Plan, score: OutageScore, tell: Call
         url = await server.start()
         broker = BrokerProcess(directory / "broker", "--store", url)
         try:
-            await OutagePlay(broker, server, url, plan, score, tell).run()
+            await OutagePlay(broker, server, url, plan, score, view).run()
         except ExceptionGroup as failures:
             # The first thing that went wrong is the cause of the others.
             raise failures.exceptions[0] from failures
@@ -83,15 +83,15 @@ class OutagePlay:
         url: str,
         plan: Plan,
         score: OutageScore,
-        tell: Callable[[str], None],
+        view: View,
     ) -> None:
         self._broker = broker
         self._server = server
         self._url = url
         self._plan = plan
         self._score = score
-        self._tell = tell
-        self._began = 0.0
+        self._view = view
+        self._tell = view.tell
 
     async def run(self) -> None:
         from holdfast.client import connect
@@ -104,7 +104,8 @@ class OutagePlay:
         try:
             async with connect(self._broker.address, timeout_s=_CLIENT_TIMEOUT_S) as client:
                 await client.create_topic(QUEUE)
-                self._began = time.monotonic()
+                self._view.begin()
+                self._tell("the first message is sent: time counts from here, here and in the picture")
                 async with asyncio.TaskGroup() as group:
                     looking = group.create_task(self._look())
                     breaking = group.create_task(self._break_it())
@@ -118,7 +119,7 @@ class OutagePlay:
             await asyncio.to_thread(self._broker.stop)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._began
+        return self._view.seconds
 
     # --- customers ----------------------------------------------------------------------------------
 
@@ -159,39 +160,36 @@ class OutagePlay:
         await self._at(plan.broker_back_s, "broker back", self._start_broker())
         await self._at(plan.database_back_s, "database back", self._start_database())
 
-    async def _at(self, due_s: float, label: str, act: Coroutine[Any, Any, None], *, is_loss: bool = False) -> None:
+    async def _at(self, due_s: float, label: str, act: Coroutine[Any, Any, str], *, is_loss: bool = False) -> None:
+        """One moment for the picture and for the words: a loss is there when it begins, a return when it is done."""
         await asyncio.sleep(due_s - self._now_s())
-        if is_loss:
-            self._score.marks.append(Mark(self._now_s(), label, is_loss))
-        await act
-        if not is_loss:
-            self._score.marks.append(Mark(self._now_s(), label, is_loss))
+        began_s = self._now_s()
+        words = await act
+        mark = Mark(began_s if is_loss else self._now_s(), label, is_loss)
+        self._score.marks.append(mark)
+        self._tell(words, mark.at_s)
 
-    async def _kill_database(self) -> None:
-        pid = self._server.pid
+    async def _kill_database(self) -> str:
+        pid, sent = self._server.pid, self._score.sent
         await asyncio.to_thread(self._server.kill)
         self._score.states["database"] = "killed"
-        self._tell(
-            f"PostgreSQL is killed (SIGKILL to process {pid} and its sessions) after {self._score.sent} messages"
-        )
+        return f"PostgreSQL is killed (SIGKILL to process {pid} and its sessions) after {sent} messages"
 
-    async def _kill_broker(self) -> None:
-        pid = self._broker.pid
+    async def _kill_broker(self) -> str:
+        pid, buffered = self._broker.pid, self._score.buffered
         await asyncio.to_thread(self._broker.kill)
         self._score.states["broker"] = "killed"
-        self._tell(
-            f"the broker is killed, too (SIGKILL to process {pid}), with {self._score.buffered:,} buffered messages"
-        )
+        return f"the broker is killed, too (SIGKILL to process {pid}), with {buffered:,} buffered messages"
 
-    async def _start_broker(self) -> None:
+    async def _start_broker(self) -> str:
         started_s = await asyncio.to_thread(self._broker.start)
         self._score.states["broker"] = "serves again"
-        self._tell(f"the broker is back after {started_s:.1f} s, without a database")
+        return f"the broker is back after {started_s:.1f} s, without a database"
 
-    async def _start_database(self) -> None:
+    async def _start_database(self) -> str:
         await self._server.start()
         self._score.states["database"] = "serves again"
-        self._tell(f"PostgreSQL is back (process {self._server.pid})")
+        return f"PostgreSQL is back (process {self._server.pid})"
 
     # --- looking ------------------------------------------------------------------------------------
 

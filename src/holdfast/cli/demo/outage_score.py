@@ -93,4 +93,5 @@ class OutageScore:
             "out_of_order": verdict.out_of_order,
             "slowest_acknowledgement_ms": round(self.slowest_s * 1000),
             "replayed_ms": None if self.replayed_s is None else round(self.replayed_s * 1000),
+            "happened_ms": {mark.label: round(mark.at_s * 1000) for mark in self.marks},
         }

@@ -21,7 +21,11 @@ _REFRESH_PER_S: Final = 8
 
 
 class View:
-    """Shows what `draw` makes of the seconds so far; `tell` adds a line to what happened."""
+    """Shows what `draw` makes of the seconds so far; `tell` adds a line to what happened.
+
+    Seconds count from the start, or from `begin`: a play that draws a picture counts from its first message there, and
+    its words have to count from the same moment.
+    """
 
     def __init__(self, draw: Callable[[float], list[RenderableType]], *, quiet: bool) -> None:
         self._draw = draw
@@ -29,8 +33,18 @@ class View:
         self._started = time.monotonic()
         self._events: list[str] = []
 
-    def tell(self, text: str) -> None:
-        line = f"{time.monotonic() - self._started:6.1f} s  {text}"
+    def begin(self) -> None:
+        """Time counts from now on. What was told before stays as it was told."""
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._started
+
+    def tell(self, text: str, at_s: float | None = None) -> None:
+        """Add a line: of what happened now, or at a moment that stands in the picture as well."""
+        line = f"{self.seconds if at_s is None else at_s:6.1f} s  {text}"
         self._events.append(line)
         if not (self._quiet or sys.stdout.isatty()):
             print(line, flush=True)
@@ -58,12 +72,8 @@ class View:
         from rich.console import Group
         from rich.text import Text
 
-        drawn = self._draw(self._seconds)
+        drawn = self._draw(self.seconds)
         return Group(*drawn, *(Text(line, "dim") for line in self._events[-_EVENTS_SHOWN:]))
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self._started
 
 
 class _Teller(logging.Handler):

@@ -2,7 +2,8 @@
 
 Only with `autoAck=true`: what is answered was taken before, durably, and nobody gets it again. An answer that is lost
 takes its messages with it. Leases, where a message comes back unless it is acknowledged, are for later; until then a
-pop without `autoAck` is refused, and never quietly something else.
+pop without `autoAck` is refused, and never quietly something else. A queue that nobody has pushed to is empty; to look
+into it does not make it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from typing import Final
 
 import msgspec
 
-from holdfast.broker.popping import Popped, name_of
+from holdfast.broker.popping import Popped, checked_group, name_of
 from holdfast.frontends.http import schema
 from holdfast.frontends.http.exchange import Request, Response, json_response, no_content
 from holdfast.frontends.http.params import FlagParam, IntParam, OptionalTextParam
 from holdfast.frontends.http.services import Services, Woken
-from holdfast.model.errors import NotSupported
+from holdfast.model.errors import NotSupported, TopicNotFound
 from holdfast.model.limits import HTTP_READ_BYTES_MAX, HTTP_READ_MESSAGES_MAX, LONG_POLL_MS_MAX
 from holdfast.model.messages import StoredMessage
 from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER
@@ -50,15 +51,20 @@ async def pop(services: Services, request: Request) -> Response:
     queue, name = request.params[0], request.params[1] if len(request.params) > 1 else None
     if not AUTO_ACK.of(request.query):
         raise NotSupported("a pop without autoAck=true needs leases and acks, which this broker does not have yet")
-    group = GROUP.of(request.query) or DEFAULT_GROUP
+    group = checked_group(GROUP.of(request.query) or DEFAULT_GROUP)
     batch = BATCH.of(request.query)
     loop = asyncio.get_running_loop()
     wait_s = TIMEOUT.of(request.query) / 1000 if WAIT.of(request.query) else 0.0
     deadline_s = loop.time() + wait_s
     broker = services.broker
-    await broker.ensure_topic(queue)
     source = services.delivers_from(queue)
     popped: Popped | None = None
+    if not await broker.pops.is_there(source):
+        # A name that nobody has pushed to is an empty queue: whoever looks into it makes nothing.
+        if not broker.auto_create:
+            raise TopicNotFound(f"there is no queue {queue}; create it first (auto-create is off)")
+        if wait_s <= 0 or await services.wait_for_topic(request, source, wait_s) is not Woken.DATA:
+            return no_content()
     while True:
         popped = await broker.pop(queue, group, name, messages_max=batch, bytes_max=HTTP_READ_BYTES_MAX, before=popped)
         if popped.messages:

@@ -10,16 +10,17 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from holdfast.broker.broker import Broker
 from holdfast.frontends.http import schema
-from holdfast.frontends.http.errors import body_error, error_body, error_response
+from holdfast.frontends.http.errors import error_body, error_response
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response, json_text
-from holdfast.frontends.http.params import shown
-from holdfast.frontends.http.pushing import Outcome
+from holdfast.frontends.http.push_columns import Columns, Outcomes
+from holdfast.frontends.http.push_words import push_error, wrong_text
 from holdfast.frontends.http.services import Services
 from holdfast.model import names
-from holdfast.model.errors import BadTopicName, BadValue, HoldfastError, Internal, TooLarge, TopicNotFound
+from holdfast.model.errors import BadTopicName, HoldfastError, Internal, TooLarge, TopicNotFound
 from holdfast.model.ids import TopicName
 from holdfast.model.limits import MESSAGE_ID_BYTES_MAX, MESSAGES_PER_BATCH_MAX
 
@@ -38,86 +39,89 @@ async def push(services: Services, request: Request) -> Response:
 
 async def answer(services: Services, body: bytes) -> Response:
     """Push what a body holds."""
-    checked = checked_push(services.broker, body)
-    outcomes = await services.pushes.push(checked.items, len(body), may_be_lost=checked.may_be_lost)
+    columns, may_be_lost = checked_push(services.broker, body)
+    outcomes = await services.pushes.push(columns, len(body), may_be_lost=may_be_lost)
     return response_of(outcomes)
 
 
-def checked_push(broker: Broker, body: bytes) -> schema.Push:
-    """What a body asks for, each item looked at. Raises what is wrong with the first that is wrong, and names it."""
+def checked_push(broker: Broker, body: bytes) -> tuple[Columns, bool]:
+    """What a body asks for, each item looked at, and whether it may be lost.
+
+    Raises what is wrong with the first that is wrong, and names it.
+    """
     try:
         push = _decoder.decode(body)
         # A payload is kept as it came, and only its structure was looked at.
         body.decode()
     except (ValueError, RecursionError) as error:
-        raise body_error(error, body) from None
-    items = push.items
-    if len(items) > MESSAGES_PER_BATCH_MAX:
-        raise TooLarge(f"{len(items)} items at once; send at most {MESSAGES_PER_BATCH_MAX} in one request")
-    for queue in {item.queue for item in items}:
-        _check_queue(broker, queue, items)
-    _check_texts({item.partition for item in items if item.partition is not None}, items, "partition")
-    _check_texts([item.transactionId for item in items if item.transactionId], items, "transactionId")
-    _check_texts([item.traceId for item in items if item.traceId], items, "traceId")
+        raise push_error(error, body) from None
+    if len(push.items) > MESSAGES_PER_BATCH_MAX:
+        raise TooLarge(f"items: {len(push.items)} at once; send at most {MESSAGES_PER_BATCH_MAX} in one request")
+    columns = Columns.of(push.items)
+    for queue in set(columns.queues):
+        _check_queue(broker, queue, columns)
+    _check_texts(set(filter(None, set(columns.names))), columns.names, "partition")
+    _check_texts(list(filter(None, columns.transaction_ids)), columns.transaction_ids, "transactionId")
+    _check_texts(list(filter(None, columns.trace_ids)), columns.trace_ids, "traceId")
     if len(body) > broker.message_bytes_max:
-        _check_payloads(items, broker.message_bytes_max)
-    return push
+        _check_payloads(columns.payloads, broker.message_bytes_max)
+    return columns, push.may_be_lost
 
 
-def _check_queue(broker: Broker, queue: str, items: Sequence[schema.PushItem]) -> None:
+def _check_queue(broker: Broker, queue: str, columns: Columns) -> None:
     if broker.backend.topic(TopicName(queue)) is not None:
         return
-    index = next(index for index, item in enumerate(items) if item.queue == queue)
+    index = columns.queues.index(queue)
     try:
         names.topic_name(queue)
     except BadTopicName as error:
-        raise BadTopicName(f"items[{index}].queue: {error.message}") from None
+        words = error.message.replace("the topic name", "the queue's name")
+        raise BadTopicName(f"items[{index}].queue: {words}") from None
     if not broker.auto_create:
         raise TopicNotFound(f"items[{index}].queue: there is no queue {queue}; create it first (auto-create is off)")
 
 
-def _check_texts(texts: Collection[str], items: Sequence[schema.PushItem], field: str) -> None:
-    """Names and ids stand in headers, columns and URLs: printable, and not longer than an id."""
-    if not texts or (
-        "".join(texts).isprintable() and 0 < min(map(len, texts)) <= max(map(len, texts)) <= _SHORT_CHARACTERS
-    ):
+def _check_texts(texts: Collection[str], column: Sequence[str | None], field: str) -> None:
+    """Names and ids stand in headers, columns and URLs: printable, and not longer than an id. Empty is absent."""
+    if not texts or (_is_printable("".join(texts)) and max(map(len, texts)) <= _SHORT_CHARACTERS):
         return
-    for index, item in enumerate(items):
-        text = getattr(item, field)
-        if text is None or (not text and field != "partition"):
-            continue
-        if not text.isprintable() or not 0 < len(text.encode()) <= MESSAGE_ID_BYTES_MAX:
-            raise BadValue(
-                f"items[{index}].{field}: write 1 to {MESSAGE_ID_BYTES_MAX} printable bytes, not {shown(text)}"
-            )
+    for index, text in enumerate(column):
+        if text and (not text.isprintable() or len(text.encode()) > MESSAGE_ID_BYTES_MAX):
+            raise wrong_text(f"items[{index}].{field}", text)
 
 
-def _check_payloads(items: Sequence[schema.PushItem], bytes_max: int) -> None:
-    for index, item in enumerate(items):
-        size = len(bytes(item.payload))
+def _is_printable(text: str) -> bool:
+    """As `str.isprintable`, which looks at one character after the other: what JSON need not escape is known sooner."""
+    is_plain = text.isascii() and "\x7f" not in text and len(_encode(text)) == len(text) + 2
+    return is_plain or text.isprintable()
+
+
+def _check_payloads(payloads: Sequence[Raw], bytes_max: int) -> None:
+    for index, payload in enumerate(payloads):
+        size = len(bytes(payload))
         if size > bytes_max:
-            raise TooLarge(f"items[{index}].payload has {size} bytes; at most {bytes_max} are allowed")
+            raise TooLarge(f"items[{index}].payload: it has {size} bytes; at most {bytes_max} are allowed")
 
 
-def response_of(outcomes: Sequence[Outcome]) -> Response:
+def response_of(outcomes: Outcomes) -> Response:
     """201 where everything is kept. Else the status of what went wrong, and each item's own fate in the body."""
-    results = [
-        schema.PushResult(index, transaction_id, message_id, status)
-        for index, (transaction_id, message_id, status, _) in enumerate(outcomes)
-    ]
-    failures = [(index, outcome.error) for index, outcome in enumerate(outcomes) if outcome.error is not None]
-    if not failures:
-        return json_text(_encode(results), 201)
-    known = [error if isinstance(error, HoldfastError) else _unknown(error) for _, error in failures]
-    if len(failures) == len(outcomes):
-        raise known[0]
-    for (index, _), error in zip(failures, known, strict=True):
+    if not outcomes.errors:
+        return json_text(outcomes.text(), 201)
+    known = {
+        index: error if isinstance(error, HoldfastError) else _unknown(error)
+        for index, error in sorted(outcomes.errors.items())
+    }
+    first = next(iter(known.values()))
+    if len(known) == len(outcomes.statuses):
+        raise first
+    results = [schema.PushResult(index, *row) for index, row in enumerate(zip(*outcomes[:3], strict=True))]
+    for index, error in known.items():
         described: dict[str, Any] = error_body(error)["error"]
         results[index] = msgspec.structs.replace(results[index], error=schema.ErrorDescription(**described))
-    response = error_response(known[0])
+    response = error_response(first)
     response.body = _encode(results)
     return response
 
 
-def _unknown(error: BaseException | None) -> HoldfastError:
+def _unknown(error: BaseException) -> HoldfastError:
     return Internal(f"the broker failed to store this: {type(error).__name__}")

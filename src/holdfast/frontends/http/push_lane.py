@@ -19,7 +19,7 @@ from holdfast.frontends.http.errors import error_response
 from holdfast.frontends.http.exchange import JSON_TYPE, Response
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.push import checked_push, response_of
-from holdfast.frontends.http.pushing import Outcome
+from holdfast.frontends.http.push_columns import Outcomes
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import HoldfastError, Internal
 from holdfast.model.limits import KIB
@@ -86,24 +86,23 @@ class PushLane:
         """Push a body, and call back with what is to be written. False if it has to go the general way."""
         services = self._services
         try:
-            checked = checked_push(services.broker, body)
-            items = checked.items
-            if not items or any(item.queue != items[0].queue for item in items):
+            columns, may_be_lost = checked_push(services.broker, body)
+            if len(set(columns.queues)) != 1:
                 return False
             services.budget.take(len(body))
         except HoldfastError as error:
             on_answer(self._refused(error))
             return True
-        done = services.pushes.gather(items[0].queue, items, len(body), may_be_lost=checked.may_be_lost)
+        done = services.pushes.gather(columns.queues[0], columns, len(body), may_be_lost=may_be_lost)
 
-        def answer(finished: asyncio.Future[list[Outcome]]) -> None:
+        def answer(finished: asyncio.Future[Outcomes]) -> None:
             services.budget.bytes_used -= len(body)
             on_answer(self._answer(finished))
 
         done.add_done_callback(answer)
         return True
 
-    def _answer(self, done: asyncio.Future[list[Outcome]]) -> bytes:
+    def _answer(self, done: asyncio.Future[Outcomes]) -> bytes:
         try:
             return self._written(response_of(done.result()))
         except HoldfastError as error:

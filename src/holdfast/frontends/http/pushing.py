@@ -1,7 +1,7 @@
 """Pushes on their way: what comes in one turn of the event loop becomes one write.
 
 A store that commits pays for each write, so requests of one item each, from many connections, are gathered. Items
-become columns here (`wire/push_batch.py`), and what became of each part is told to those who wait for it.
+are columns (`push_columns.py`), and what became of each part is told to those who wait for it.
 """
 
 from __future__ import annotations
@@ -10,41 +10,24 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-import uuid_utils
-
 from holdfast.broker.broker import Broker
 from holdfast.broker.publishing import PushedPart
 from holdfast.broker.results import spread
-from holdfast.frontends.http import schema
+from holdfast.frontends.http.push_columns import BUFFERED, DUPLICATE, FAILED, QUEUED, Columns, Outcomes
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import MIB
-from holdfast.model.push_ids import push_ids
-from holdfast.wire.push_batch import DEFAULT_PARTITION, Pushed
+from holdfast.wire.push_batch import Pushed
 
 # What is gathered of one turn of the loop before it is pushed.
 _GATHERED_ITEMS_MAX: Final = 5_000
 _GATHERED_BYTES_MAX: Final = 4 * MIB
 
-QUEUED: Final = "queued"
-DUPLICATE: Final = "duplicate"
-BUFFERED: Final = "buffered"
-FAILED: Final = "failed"
-
-
-class Outcome(NamedTuple):
-    """What became of one item; `error` where that is nothing."""
-
-    transaction_id: str
-    message_id: str
-    status: str
-    error: BaseException | None
-
 
 class _Waiting(NamedTuple):
     """The items of one request that go to one queue."""
 
-    items: Sequence[schema.PushItem]
-    done: asyncio.Future[list[Outcome]]
+    columns: Columns
+    done: asyncio.Future[Outcomes]
 
 
 class Pushes:
@@ -58,35 +41,31 @@ class Pushes:
         self._items = 0
         self._bytes = 0
 
-    async def push(self, items: Sequence[schema.PushItem], size: int, *, may_be_lost: bool = False) -> list[Outcome]:
+    async def push(self, columns: Columns, size: int, *, may_be_lost: bool = False) -> Outcomes:
         """What became of each, in their order. `size` is about what they take; who gives up is pushed all the same."""
-        if not items:
-            return []
-        queues = {item.queue for item in items}
+        queues = set(columns.queues)
+        if not queues:
+            return Outcomes((), (), ())
         if len(queues) == 1:
-            return await asyncio.shield(self.gather(queues.pop(), items, size, may_be_lost=may_be_lost))
+            return await asyncio.shield(self.gather(queues.pop(), columns, size, may_be_lost=may_be_lost))
         by_queue: dict[str, list[int]] = {}
-        for place, item in enumerate(items):
-            by_queue.setdefault(item.queue, []).append(place)
+        for place, queue in enumerate(columns.queues):
+            by_queue.setdefault(queue, []).append(place)
         parts = [
-            self.gather(queue, [items[place] for place in places], size // len(by_queue), may_be_lost=may_be_lost)
+            self.gather(queue, columns.only(places), size // len(by_queue), may_be_lost=may_be_lost)
             for queue, places in by_queue.items()
         ]
-        found: dict[int, Outcome] = {}
-        for places, part in zip(by_queue.values(), parts, strict=True):
-            found |= zip(places, await asyncio.shield(part), strict=True)
-        return [found[place] for place in range(len(items))]
+        found = [await asyncio.shield(part) for part in parts]
+        return Outcomes.put_together(zip(by_queue.values(), found, strict=True), len(columns.queues))
 
-    def gather(
-        self, queue: str, items: Sequence[schema.PushItem], size: int, *, may_be_lost: bool = False
-    ) -> asyncio.Future[list[Outcome]]:
+    def gather(self, queue: str, columns: Columns, size: int, *, may_be_lost: bool = False) -> asyncio.Future[Outcomes]:
         """Items of one queue, of about that size, which are pushed at the end of this turn of the loop."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self.flush)
-        done: asyncio.Future[list[Outcome]] = loop.create_future()
-        self._waiting.setdefault((queue, may_be_lost), []).append(_Waiting(items, done))
-        self._items += len(items)
+        done: asyncio.Future[Outcomes] = loop.create_future()
+        self._waiting.setdefault((queue, may_be_lost), []).append(_Waiting(columns, done))
+        self._items += len(columns.queues)
         self._bytes += size
         if self._items > _GATHERED_ITEMS_MAX or self._bytes > _GATHERED_BYTES_MAX:
             self.flush()
@@ -100,8 +79,7 @@ class Pushes:
             self._push(queue, requests, may_be_lost=may_be_lost)
 
     def _push(self, queue: str, requests: list[_Waiting], *, may_be_lost: bool) -> None:
-        items = requests[0].items if len(requests) == 1 else [item for each in requests for item in each.items]
-        pushed = _columns(items)
+        pushed = Columns.joined([each.columns for each in requests]).pushed()
         parts: asyncio.Future[list[PushedPart]]
         try:
             parts = self._broker.publish_pushed(queue, pushed, may_be_lost=may_be_lost)
@@ -118,42 +96,28 @@ class Pushes:
         parts.add_done_callback(lambda done: _settle(requests, pushed, done))
 
 
-def _columns(items: Sequence[schema.PushItem]) -> Pushed:
-    """Items as columns, each with its id; those without a transaction id get one."""
-    partitions = [item.partition or DEFAULT_PARTITION for item in items]
-    given = [item.transactionId for item in items]
-    is_fresh = not any(given)
-    transaction_ids = [each or str(uuid_utils.uuid7()) for each in given]
-    return Pushed(
-        partitions,
-        [bytes(item.payload) for item in items],
-        push_ids(partitions, transaction_ids),
-        transaction_ids,
-        [item.traceId or None for item in items],
-        is_fresh,
-    )
-
-
 def _settle(requests: Sequence[_Waiting], pushed: Pushed, done: asyncio.Future[list[PushedPart]]) -> None:
     """Tell each request what became of its items."""
     statuses: list[str] = [QUEUED] * len(pushed.names)
-    errors: list[BaseException | None] = [None] * len(pushed.names)
+    errors: dict[int, BaseException] = {}
     failure = asyncio.CancelledError() if done.cancelled() else done.exception()
     parts = [PushedPart(range(len(pushed.names)), failure)] if failure is not None else done.result()
     for places, fate in parts:
         if isinstance(fate, BaseException):
             for place in places:
                 statuses[place], errors[place] = FAILED, fate
+        elif fate.buffered and len(places) == len(statuses):
+            statuses = [BUFFERED] * len(statuses)
         elif fate.buffered:
             for place in places:
                 statuses[place] = BUFFERED
         elif fate.duplicates:
             for place, published in zip(places, spread(fate), strict=True):
                 statuses[place] = DUPLICATE if published.duplicate else QUEUED
-    outcomes = list(map(Outcome, pushed.transaction_ids, pushed.ids, statuses, errors))
+    outcomes = Outcomes(pushed.transaction_ids, pushed.ids, statuses, errors)
     start = 0
     for request in requests:
-        end = start + len(request.items)
+        end = start + len(request.columns.queues)
         if not request.done.done():
-            request.done.set_result(outcomes[start:end])
+            request.done.set_result(outcomes.between(start, end))
         start = end

@@ -67,7 +67,7 @@ class PushItem(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     payload: Annotated[Raw, Meta(description="any JSON, kept as it is written")] = field(
         default_factory=lambda: Raw(b"null")
     )
-    partition: Annotated[str | None, Meta(description="any text; Default where it is absent")] = None
+    partition: Annotated[str | None, Meta(description="any text; Default where it is absent or empty")] = None
     transactionId: Annotated[str | None, Meta(description="recognised when it is pushed again; made if absent")] = None
     traceId: str | None = None
 

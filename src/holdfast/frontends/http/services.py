@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.broker.broker import Broker
 from holdfast.frontends.http.exchange import BodyBudget, Request
@@ -74,9 +74,17 @@ class Services:
 
     async def wait(self, request: Request, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> Woken:
         """Sleep until a partition has something at its position, the time is up, or nobody cares any more."""
+        return await self._wait(request, self.broker.wait_for(topic, positions, timeout_s))
+
+    async def wait_for_topic(self, request: Request, topic: TopicName, timeout_s: float) -> Woken:
+        """The same, until there is such a topic."""
+        return await self._wait(request, self.broker.pops.wait_for_topic(topic, timeout_s))
+
+    async def _wait(self, request: Request, until: Coroutine[Any, Any, bool]) -> Woken:
         if self.stopping:
+            until.close()
             return Woken.STOPPING
-        wait = asyncio.ensure_future(self.broker.wait_for(topic, positions, timeout_s))
+        wait = asyncio.ensure_future(until)
         self._waits.add(wait)
         try:
             await asyncio.wait((wait, request.gone), return_when=asyncio.FIRST_COMPLETED)

@@ -48,12 +48,12 @@ class LineCache:
         self._is_source_told = is_source_told
         # Whether ids that are made here hold the epoch: see `record_batch.default_id`.
         self._is_epoch_told = is_epoch_told
-        self._lines: OrderedDict[tuple[str, TopicName, int, Offset, Offset, bool], tuple[bytes, int]] = OrderedDict()
+        self._lines: OrderedDict[tuple[object, ...], tuple[bytes, int]] = OrderedDict()
         self._bytes = 0
 
     def lines(self, topic: str, source: TopicName, delivery: Delivery, *, with_ids: bool = False) -> tuple[bytes, int]:
         """The lines of a delivery, and how many they are."""
-        key = (topic, source, delivery.partition, delivery.offset, delivery.next_offset, with_ids)
+        key = (topic, source, delivery.partition, delivery.offset, delivery.next_offset, delivery.cuts, with_ids)
         cached = self._lines.get(key)
         if cached is not None:
             return cached

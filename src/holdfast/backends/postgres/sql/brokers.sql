@@ -20,6 +20,12 @@ SELECT broker_id, name, addresses, processes FROM holdfast.brokers
 WHERE seen_at > clock_timestamp() - $1::double precision * interval '1 second'
 ORDER BY name, broker_id
 
+-- name: brokers_named
+-- Others of this broker's name, and when each was last seen. One that was killed stays for a lease.
+SELECT broker_id, addresses, seen_at FROM holdfast.brokers
+WHERE name = $1 AND broker_id <> $2
+    AND seen_at > clock_timestamp() - $3::double precision * interval '1 second'
+
 -- name: spills_of_others
 -- The oldest message that another broker keeps in its spill, and how many brokers were there when this one lost the
 -- database and were not seen again since it is back. $2: the lease; $3, $4: seconds since the last beat before the
@@ -32,6 +38,13 @@ SELECT
         AND name <> $5
     )
 FROM holdfast.brokers WHERE broker_id <> $1
+
+-- name: oldest_spill_of_others
+-- Whom this broker waits for, by name and address.
+SELECT name, addresses FROM holdfast.brokers
+WHERE broker_id <> $1 AND spilled_since IS NOT NULL
+    AND seen_at > clock_timestamp() - $2::double precision * interval '1 second'
+ORDER BY spilled_since LIMIT 1
 
 -- name: leave
 WITH released AS (

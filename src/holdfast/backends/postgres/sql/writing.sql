@@ -35,7 +35,8 @@ USING unnest($1::integer[], $2::integer[], $3::uuid[]) AS old (topic_id, partiti
 WHERE ids.topic_id = old.topic_id AND ids.partition = old.partition AND ids.key = old.key
 
 -- name: finish
--- The last step before the commit. No row comes back where the writer is not registered any more.
+-- The last step before the commit. No row comes back where the writer is not registered any more, or is not where it was
+-- expected to be: somebody else stores a copy of the same file. The ends of many partitions do not fit into one notice.
 WITH wanted AS (
     SELECT * FROM unnest($1::integer[], $2::integer[], $3::bigint[], $4::bigint[])
     AS w (topic_id, partition, next_offset, bytes)
@@ -45,5 +46,6 @@ WITH wanted AS (
     FROM wanted
     WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition
 )
-UPDATE holdfast.writers SET number = $6, written_at = now() WHERE writer_id = $5
-RETURNING pg_notify('holdfast', $7)
+UPDATE holdfast.writers SET number = $6, written_at = now()
+WHERE writer_id = $5 AND ($8::bigint IS NULL OR coalesce(number, 0) = $8)
+RETURNING (SELECT count(pg_notify('holdfast', notice)) FROM unnest($7::text[]) AS notice)

@@ -1,0 +1,110 @@
+"""Events of a spill as record batches again, made in bulk.
+
+What was pushed comes back as a push: a batch with its columns, which a store of rows takes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from holdfast.backends.spill.events import Event
+from holdfast.broker import admit
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.messages import NewMessage
+from holdfast.model.push_ids import are_uuids
+from holdfast.model.topics import Topic
+from holdfast.wire import batch_builder, push_batch
+from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed
+
+Choose = Callable[[Event], PartitionId]
+
+# The queue, and the partition's number where it is known.
+place_of: Final[Callable[[Event], tuple[str, int | None]]] = attrgetter("queue", "number")
+_time = attrgetter("time")
+
+
+def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> list[tuple[PartitionId, bytearray]]:
+    """Events as record batches, by partition, each partition's in the order of the events.
+
+    `choose` gives the partition of one that has none yet.
+    """
+    by_partition: dict[PartitionId, list[Event]] = {}
+
+    def add_where_it_belongs(event: Event) -> None:
+        by_partition.setdefault(choose(event), []).append(event)
+
+    places = list(map(place_of, events))
+    add: dict[tuple[str, int | None], Callable[[Event], None]] = {}
+    for queue, number in dict.fromkeys(places):
+        if number is None:
+            add[queue, number] = add_where_it_belongs
+        else:
+            add[queue, number] = by_partition.setdefault(PartitionId(TopicName(queue), number), []).append
+    for event, place in zip(events, places, strict=True):
+        add[place](event)
+    return [(partition, batch) for partition, run in by_partition.items() for batch in _batches(run, messages_max)]
+
+
+def _batches(events: list[Event], messages_max: int) -> Iterator[bytearray]:
+    for time_ms, run in groupby(events, _time):
+        alike = list(run)
+        for first in range(0, len(alike), messages_max):
+            some = alike[first : first + messages_max]
+            pushed = pushed_of(some)
+            if pushed is not None:
+                yield push_batch.build(pushed, time_ms)
+            else:
+                yield from _unlike(some, time_ms)
+
+
+def _unlike(events: list[Event], time_ms: int) -> Iterator[bytearray]:
+    for is_plain, run in groupby(events, _is_plain):
+        if is_plain:
+            yield batch_builder.build_values([event.value for event in run], time_ms)
+        else:
+            yield batch_builder.build_batch([event.message() for event in run], time_ms)
+
+
+def _is_plain(event: Event) -> bool:
+    return event.id is None and event.key is None and event.headers is None and event.key_base64 is None
+
+
+def pushed_of(events: Sequence[Event]) -> Pushed | None:
+    """Events as columns; none unless each of them is what a pushed message looks like, and nothing more."""
+    if events[0].id is None or events[0].headers is None:
+        return None
+    names = [event.partition for event in events]
+    if [event.key for event in events] != names:
+        return None
+    transaction_ids = [event.transaction_id or "" for event in events]
+    trace_ids = [event.trace_id or None for event in events]
+    if any(trace_ids):
+        headers = [
+            [[TRANSACTION_HEADER, each], *([] if trace is None else [[TRACE_HEADER, trace]])]
+            for each, trace in zip(transaction_ids, trace_ids, strict=True)
+        ]
+    else:
+        headers = [[[TRANSACTION_HEADER, each]] for each in transaction_ids]
+    ids = [event.id or "" for event in events]
+    if [event.headers for event in events] != headers or not are_uuids(ids):
+        return None
+    # No column of text takes that character: such headers are for those who take bytes.
+    if "\0" in "".join(transaction_ids) or "\0" in "".join(filter(None, trace_ids)):
+        return None
+    return Pushed(names, _values(events), ids, transaction_ids, trace_ids)
+
+
+def _values(events: Sequence[Event]) -> list[bytes]:
+    others = [event.payload_text or event.payload_base64 for event in events]
+    if any(other is not None for other in others):
+        return [event.value for event in events]
+    return list(map(bytes, [event.payload for event in events]))
+
+
+def chosen_partition(event: Event, topic: Topic) -> PartitionId:
+    """Where a message goes that was spilled before anybody knew how its topic is divided."""
+    message = NewMessage(value=b"", key=event.message().key, id=event.id)
+    return PartitionId(topic.name, admit.partition_of(topic, message) or 0)

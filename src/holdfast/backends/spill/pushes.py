@@ -1,0 +1,70 @@
+"""Pushed messages as lines, column by column, and lines as columns again.
+
+The lines are those that `events` would make of the same messages one by one, to the byte. What they have in common is
+written once for each partition's name; between that stand the transaction ids, the ids and the values as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.backends.spill import fields, sums
+from holdfast.model.ids import TopicName
+from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed
+
+
+def lines_of(
+    topic: TopicName,
+    numbers: Mapping[str, int | None],
+    pushed: Pushed,
+    time_ms: int,
+    at_ms: int,
+    tried: str | None = None,
+) -> bytes:
+    """A line for each message; `numbers` has the number of each name's partition, none where it is yet to be chosen."""
+    names = {name: fields.encode(name).decode() for name in numbers}
+    begins = {name: f'{{"queue":"{topic}","partition":{text},"transaction_id":"' for name, text in names.items()}
+    keys = {name: f'","key":{text},"headers":[["{TRANSACTION_HEADER}","' for name, text in names.items()}
+    places = {name: _place(number, time_ms, at_ms) for name, number in numbers.items()}
+    mark = "" if tried is None else f'"tried":{fields.encode(tried).decode()},'
+    values: Sequence[bytes]
+    if (pushed.has_json and fields.are_on_one_line(pushed.values)) or fields.are_json(list(pushed.values)):
+        mark, values = f"{mark}{fields.PAYLOAD.decode()}", pushed.values
+    else:
+        values = list(map(fields.field, pushed.values))
+    columns = zip(pushed.names, _quotable(pushed.transaction_ids), _quotable(pushed.ids), strict=True)
+    if not any(trace is not None for trace in pushed.trace_ids):
+        heads = [
+            f'{begins[name]}{transaction}","trace_id":""{places[name]}{message_id}{keys[name]}{transaction}"]],{mark}'.encode()
+            for name, transaction, message_id in columns
+        ]
+    else:
+        heads = [
+            f'{begins[name]}{transaction}","trace_id":{trace}{places[name]}{message_id}{keys[name]}{transaction}"]{header}],{mark}'.encode()
+            for (name, transaction, message_id), (trace, header) in zip(
+                columns, map(_trace, pushed.trace_ids), strict=True
+            )
+        ]
+    return sums.summed_pairs(heads, values)
+
+
+def _place(number: int | None, time_ms: int, at_ms: int) -> str:
+    """What stands between the trace and the id."""
+    place = "null" if number is None else str(number)
+    return f',"namespace":"","task":"","number":{place},"time":{time_ms},"at":{at_ms},"id":"'
+
+
+def _trace(text: str | None) -> tuple[str, str]:
+    """A trace as a field, and as a header behind the first one."""
+    if text is None:
+        return '""', ""
+    encoded = fields.encode(text).decode()
+    return encoded, f',["{TRACE_HEADER}",{encoded}]'
+
+
+def _quotable(texts: Sequence[str]) -> Iterable[str]:
+    """Texts as they stand between quotes. Nearly all are ids of letters and digits, which stand for themselves."""
+    joined = "".join(texts)
+    if len(fields.encode(joined)) == len(joined.encode()) + 2:
+        return texts  # quotes around it is all that it takes
+    return [fields.encode(text).decode()[1:-1] for text in texts]
