@@ -9,12 +9,15 @@ JOBS ?= auto
 SEEDS ?= 2000
 # How often `make chaos` brings each fault about.
 ROUNDS ?= 20
+# How many processes `make chaos-spark` kills, and how long `make soak-spark` takes.
+SECONDS ?= 600
+FAULTS ?= 8
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-outage demo-failover demo-outage clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -75,6 +78,12 @@ chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each
 	$(BIN)/python -m chaos --rounds $(ROUNDS)
+
+chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
+	$(BIN)/python -m chaos.spark --rounds $(FAULTS)
+
+soak-spark: setup  ## see that a long stream takes no more and more memory, SECONDS=600
+	$(BIN)/python -m chaos.spark_memory --seconds $(SECONDS)
 
 clean:  ## remove what setup installed
 	rm -rf $(VENV)

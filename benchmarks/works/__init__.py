@@ -15,6 +15,7 @@ from benchmarks.works import (
     postgres_push,
     publish,
     read,
+    spark,
     topics,
 )
 
@@ -43,6 +44,11 @@ ALL: tuple[Work, ...] = (
     postgres_push.MANY_A_REQUEST,
     postgres_push.ONE_A_REQUEST,
     postgres_push.AWAY,
+    spark.COUNT,
+    spark.WRITE,
+    spark.SINK_WORK,
+    spark.MICRO_BATCH,
+    spark.FIRST_ROW,
 )
 
 

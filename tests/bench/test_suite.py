@@ -24,7 +24,9 @@ def _children(pid: int) -> list[int]:
 CLUSTER = [work.name for work in named("cluster")]
 PAIR = [work.name for work in named("pair")]
 POSTGRES = [work.name for work in named("postgres")]
-ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES]
+# Each of these starts Spark, which tests/spark does once for all tests.
+SPARK = [work.name for work in named("spark")]
+ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES + SPARK]
 
 
 @pytest.mark.timeout(400)

@@ -26,6 +26,7 @@ from holdfast.broker.broker import Broker
 from holdfast.frontends.http import HttpFrontend, Info
 from holdfast.model.ids import TimestampMs
 from holdfast.storage.directory import DataDirectory
+from holdfast.transactions.service import Transactions
 
 T = TypeVar("T")
 JSON = {"Content-Type": "application/json"}
@@ -132,6 +133,7 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
         backend = ClusterBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
         await backend.start()
         running = Broker(backend, now_ms=now_ms, **(broker or {}))
+        transactions = Transactions(running, now_ms=now_ms)
         logged: list[tuple[str, dict[str, object]]] = []
         frontend = HttpFrontend(
             running,
@@ -145,8 +147,10 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
                 auto_create=True,
             ),
             log=lambda event, **fields: logged.append((event, fields)),
+            transactions=transactions,
             **options,
         )
+        transactions.start()
         _, port = await frontend.start("127.0.0.1", 0)
         server = Server(asyncio.get_running_loop(), frontend, running, port)
         server.logged = logged
@@ -154,6 +158,7 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
         started.set()
         await asyncio.get_running_loop().run_in_executor(None, done.wait)
         await frontend.stop(drain_s=2)
+        await transactions.stop()
         await backend.stop()
 
     def main() -> None:

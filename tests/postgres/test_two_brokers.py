@@ -250,7 +250,7 @@ async def test_broker_stops_before_it_lets_others_begin(opened: Open) -> None:
             await connection.execute(statement, *values)
 
     async with one.backend.database.connection() as connection:
-        await one.backend.holding._take_share(cast("asyncpg.Connection", Watched()))
+        await one.backend.holding._take_shares(cast("asyncpg.Connection", Watched()))
     assert still_held == [[0, 1]]
 
 

@@ -13,12 +13,12 @@ from cluster_members import Calls, Cluster, cluster_on
 from processor_helpers import ORDERS, Clock, processed_up_to, read
 
 from holdfast.broker.processing import PROCESSOR_CURSOR, GaveUp, Outcome, Transformed
+from holdfast.broker.reign import Reign
 from holdfast.model.errors import NotLeader
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage, StoredMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.processors.outputs import Outputs, StageStats
-from holdfast.processors.reign import Reign
 
 PARTITION = PartitionId(ORDERS, 0)
 StartCluster = Callable[..., AbstractAsyncContextManager[Cluster]]

@@ -38,7 +38,7 @@ async def test_losable_messages_wait_in_files_of_their_own_and_outlive_a_stop(op
 
 async def test_losable_messages_without_a_spill_are_stored_like_all_others(opened: Open) -> None:
     store = await opened()
-    store.broker._publisher.push_losable = None
+    store.broker.publisher.push_losable = None
     await store.create()
     [published] = await store.broker.publish("t", [NewMessage(value=b"1")], may_be_lost=True)
     assert published.offset == 0

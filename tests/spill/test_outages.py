@@ -190,7 +190,7 @@ async def test_unknown_topic_is_refused_where_topics_are_not_made_by_use(opened:
     from holdfast.model.errors import TopicNotFound
 
     store = await opened(server.url, auto_create=False)
-    store.broker._publisher.topics._auto_create = False
+    store.broker.publisher.topics._auto_create = False
     await store.create("known")
     server.kill()
     assert (await store.push(b"1", topic="known"))[0].buffered

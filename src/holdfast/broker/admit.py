@@ -96,6 +96,11 @@ def places_of(topic: Topic, names: Sequence[str]) -> dict[int, Sequence[int]]:
     return found
 
 
+def check_largest(largest: int, message_bytes_max: int) -> None:
+    """Refuse a batch, whose size is right, for its largest message."""
+    _check_sizes(largest, 0, message_bytes_max)
+
+
 def partition_of(topic: Topic, message: NewMessage) -> int | None:
     """The partition that a key or an id asks for; `None` if any will do."""
     token = message.key if message.key is not None else message.id.encode() if message.id is not None else None

@@ -60,8 +60,11 @@ class Backend(Protocol):
         """Whether a message was given to another node, which stores it anew: its id is not recognised by this copy."""
         ...
 
-    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
-        """Call `on_change` from now on whenever `reign` of a partition may have begun, changed or ended."""
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool = False) -> None:
+        """Call `on_change` from now on whenever `reign` of a partition may have begun, changed or ended.
+
+        Of users' topics, or of internal ones. Where nodes share the work, this one takes part from now on.
+        """
         ...
 
     def append(self, partition: PartitionId, batch: bytearray) -> Future[Offset]:
@@ -164,6 +167,8 @@ class Backend(Protocol):
         """Messages and cursors go with it. Raises `TopicNotFound`."""
         ...
 
+    # Of an internal topic (`names.is_internal`), what is below its `DONE_CURSOR` is deleted; no setting matters.
+
     def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
         """Call `on_topic` for each topic there is, and from now on for each that is created."""
         ...
@@ -184,6 +189,10 @@ class Backend(Protocol):
 
     async def catch_up_cursors(self) -> None:
         """Wait until every topic and cursor position that was stored anywhere before this call is known here."""
+        ...
+
+    def watch_cursors(self, on_move: Callable[[TopicName, CursorName], None]) -> None:
+        """Call `on_move` from now on whenever a cursor of an internal topic is known to stand elsewhere."""
         ...
 
     def set_cursor(

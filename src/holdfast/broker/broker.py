@@ -23,13 +23,7 @@ from holdfast.model import names
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import BadValue, TooManyTopics, TopicExists, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.limits import (
-    DEDUPE_AGE_MS_MAX,
-    DEDUPE_IDS_MAX,
-    MESSAGE_BYTES_MAX,
-    STALE_AFTER_MS,
-    TOPICS_MAX,
-)
+from holdfast.model.limits import DEDUPE_AGE_MS_MAX, DEDUPE_IDS_MAX, MESSAGE_BYTES_MAX, STALE_AFTER_MS, TOPICS_MAX
 from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
 from holdfast.model.topics import CursorDescription, Topic, TopicConfig, TopicDescription
 from holdfast.wire import record_batch
@@ -63,12 +57,13 @@ class Broker:
         self._delivers_from = delivers_from
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
-        self._publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+        # Also for parts of the broker that make batches themselves.
+        self.publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
         self.pops = Pops(self)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
-        backend.publish_with(self._publisher.publish_forwarded)
-        backend.watch_deletions(self._publisher.topics.forget)
+        backend.publish_with(self.publisher.publish_forwarded)
+        backend.watch_deletions(self.publisher.topics.forget)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -103,7 +98,8 @@ class Broker:
                 await self.backend.delete_topic(each)
 
     def topics(self) -> list[TopicDescription]:
-        return [self._described(topic) for topic in sorted(self.backend.topics(), key=lambda topic: topic.name)]
+        shown = [topic for topic in self.backend.topics() if not names.is_internal(topic.name)]
+        return [self._described(topic) for topic in sorted(shown, key=lambda topic: topic.name)]
 
     def describe_topic(self, name: str) -> TopicDescription:
         return self._described(self._topic(name))
@@ -116,14 +112,14 @@ class Broker:
         """The topic, created if it is missing and topics may be created by use."""
         checked = names.topic_name(name)
         if self.backend.topic(checked) is None and self.auto_create:
-            await self._publisher.topics.ensure(checked)
+            await self.publisher.topics.ensure(checked)
         return self._topic(checked)
 
     # --- publishing -------------------------------------------------------------------------------
 
     def publish_values(self, topic: str, values: Sequence[bytes]) -> Publishing:
         """The hot road: no keys, ids or headers; all values go to one partition, in order."""
-        return self._publisher.publish_values(topic, values)
+        return self.publisher.publish_values(topic, values)
 
     def publish(
         self, topic: str, messages: Sequence[NewMessage], partition: int | None = None, *, may_be_lost: bool = False
@@ -131,23 +127,23 @@ class Broker:
         """Messages with keys, ids and headers; the results come in their order once all are durable.
         `may_be_lost` (qos 0): where there is a spill, they are acknowledged before they are anywhere but in memory.
         """
-        return self._publisher.publish(topic, messages, partition, may_be_lost=may_be_lost)
+        return self.publisher.publish(topic, messages, partition, may_be_lost=may_be_lost)
 
     def spill_with(self, push_losable: PushLosable, keep_pushed: KeepPushed) -> None:
         """There is a spill: for what may be lost, and for pushes that the store would not take now."""
-        self._publisher.push_losable, self._publisher.keep_pushed = push_losable, keep_pushed
+        self.publisher.push_losable, self.publisher.keep_pushed = push_losable, keep_pushed
 
     def publish_batches(
         self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
     ) -> asyncio.Future[list[BatchPublished]]:
         """Record batches that a client built; all are checked before the first is stored."""
-        return self._publisher.publish_batches(topic, partition, batches)
+        return self.publisher.publish_batches(topic, partition, batches)
 
     def publish_pushed(
         self, topic: str, pushed: Pushed, *, may_be_lost: bool = False
     ) -> asyncio.Future[list[PushedPart]]:
         """Messages of a push, as columns; what became of each partition's part, once all of that is known."""
-        return self._publisher.publish_pushed(topic, pushed, may_be_lost=may_be_lost)
+        return self.publisher.publish_pushed(topic, pushed, may_be_lost=may_be_lost)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class Broker:
     def end_positions(self, topic: str) -> dict[int, Offset] | None:
         """The end of every partition now; `None` if there is no such topic, or its end is not known here yet."""
         known = self.backend.topic(TopicName(topic))
-        if known is None:
+        if known is None or names.is_internal(topic):
             return None
         partitions = [PartitionId(known.name, number) for number in range(known.config.partitions)]
         if not all(map(self.backend.is_current, partitions)):
@@ -257,7 +253,9 @@ class Broker:
         found = []
         for topic_name, name in sorted(self.backend.cursors()):
             known = self.backend.topic(topic_name)
-            if known is not None and wanted in (None, topic_name) and name != DELIVERED:
+            if known is None or names.is_internal(topic_name):
+                continue
+            if wanted in (None, topic_name) and name != DELIVERED:
                 found.append(self.cursor_claims.describe(known, name))
         return found
 
@@ -407,21 +405,21 @@ class Broker:
 
     def ready_problem(self) -> str | None:
         """Why publishes are not taken now; `None` if they are."""
-        return "the broker is shutting down" if self._publisher.topics.is_closed else self.backend.problem()
+        return "the broker is shutting down" if self.publisher.topics.is_closed else self.backend.problem()
 
     async def stand_by(self) -> None:
         """One round of getting ready to lead what other nodes lead now."""
-        await self._publisher.warm_windows()
+        await self.publisher.warm_windows()
 
     def refuse_publishes(self, but_for: Callable[[TopicName], bool] = lambda name: False) -> None:
         """The first step of leaving: nothing new is taken, but for what finishes what was taken before."""
-        self._publisher.topics.close(but_for)
+        self.publisher.topics.close(but_for)
 
     # --- inner ------------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> Topic:
         topic = self.backend.topic(TopicName(name))
-        if topic is None:
+        if topic is None or names.is_internal(name):
             raise TopicNotFound(f"there is no topic {names.topic_name(name)}; publish to it or create it")
         return topic
 

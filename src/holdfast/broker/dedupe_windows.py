@@ -14,6 +14,7 @@ from holdfast.broker.backend import Backend
 from holdfast.broker.dedupe import DedupeWindow
 from holdfast.model.errors import DamagedData, HoldfastError, OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.wire import record_batch
 
@@ -72,6 +73,8 @@ class DedupeWindows:
     async def warm(self) -> None:
         """Read on where other nodes lead: one round over all partitions."""
         for topic in self._backend.topics():
+            if is_internal(topic.name):
+                continue
             for number in range(topic.config.partitions):
                 partition = PartitionId(topic.name, number)
                 if self._backend.leads(partition) or self._backend.topic(topic.name) != topic:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.names import is_internal
 
 # No reader can have this name: see `names.cursor_name`.
 DELIVERED = CursorName("~delivered")
@@ -68,7 +69,7 @@ class DeliveryMarks:
     def note_unwaited(self) -> None:
         """What nobody waits for counts as delivered, so that a new leader does not begin with what is long gone."""
         for topic in self._backend.topics():
-            if topic.name in self._subscribers or self._was_left_just_now(topic.name):
+            if topic.name in self._subscribers or self._was_left_just_now(topic.name) or is_internal(topic.name):
                 continue
             partitions = [PartitionId(topic.name, number) for number in range(topic.config.partitions)]
             led = [each for each in partitions if self._backend.reign(each) is not None and not self.is_young(each)]

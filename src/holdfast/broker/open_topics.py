@@ -49,7 +49,7 @@ class OpenTopics:
         if self._still_taken is not None and not self._still_taken(TopicName(text)):
             raise ShuttingDown("the broker is shutting down; publish to another or try again later")
         topic = self._backend.topic(TopicName(text))
-        if topic is None:
+        if topic is None or names.is_internal(text):
             name = names.topic_name(text)
             if not self.gates.is_closed(name):
                 if not self._auto_create:

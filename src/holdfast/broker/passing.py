@@ -46,8 +46,8 @@ class PassingBackend:
     def cuts(self, partition: PartitionId) -> Sequence[Offset]:
         return self.inner.cuts(partition)
 
-    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
-        self.inner.watch_reigns(on_change)
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool = False) -> None:
+        self.inner.watch_reigns(on_change, of_internal=of_internal)
 
     def append(self, partition: PartitionId, batch: bytearray) -> Future[Offset]:
         return self.inner.append(partition, batch)
@@ -121,6 +121,9 @@ class PassingBackend:
 
     async def catch_up_cursors(self) -> None:
         await self.inner.catch_up_cursors()
+
+    def watch_cursors(self, on_move: Callable[[TopicName, CursorName], None]) -> None:
+        self.inner.watch_cursors(on_move)
 
     def set_cursor(
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False

@@ -11,27 +11,22 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from holdfast.broker import admit, results
+from holdfast.broker import admit, client_batches, results
 from holdfast.broker.backend import Backend
+from holdfast.broker.client_batches import Prepared
 from holdfast.broker.dedupe_windows import DedupeWindows
 from holdfast.broker.open_topics import OpenTopics
 from holdfast.broker.results import Gathered, then
+from holdfast.broker.stamped import StampedAppends
 from holdfast.broker.stats import BrokerStats
-from holdfast.model.errors import (
-    BadBatch,
-    BadMessageId,
-    HoldfastError,
-    NotLeader,
-)
+from holdfast.model import names
+from holdfast.model.errors import HoldfastError, NotLeader, ShuttingDown
 from holdfast.model.ids import NO_OFFSET, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, Published
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.wire import batch_builder, push_batch, record_batch
+from holdfast.wire import batch_builder, push_batch, record_batch, stamps
 from holdfast.wire.equal_lines import EqualLines
 from holdfast.wire.push_batch import Pushed
-
-# A producer whose clock is further ahead would make retention and search by time useless.
-_CLOCK_AHEAD_MS_MAX = 24 * 60 * 60 * 1000
 
 
 class Publishing(NamedTuple):
@@ -51,14 +46,6 @@ class PushedPart(NamedTuple):
 PushLosable = Callable[[PartitionId, bytearray], BatchPublished]
 # Says, once it is kept, in how many bytes. None: some of it is for the store itself. Raises like `Backend.forward`.
 KeepPushed = Callable[[Topic, Pushed], asyncio.Future[int] | None]
-
-
-class _Prepared(NamedTuple):
-    """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
-
-    messages_count: int
-    batch: bytearray
-    messages_with_ids: list[NewMessage] | None
 
 
 class Settings(NamedTuple):
@@ -87,6 +74,7 @@ class Publisher:
             backend, now_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
         )
         self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
+        self._stamped = StampedAppends(backend, stats)
         # Takes what may be lost, at once; none where everything is stored as it should be.
         self.push_losable: PushLosable | None = None
         # Takes a push whose store would not take any of it now; none where there is no such thing.
@@ -348,19 +336,42 @@ class Publisher:
 
     def publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """Store a batch whose turn it is; where this node does not lead, that is `NotLeader`."""
+        if names.is_internal(partition.topic) or stamps.is_stamped(batch):
+            if self.topics.is_closed:
+                raise ShuttingDown("the broker is shutting down")
+            return self._append_own(partition, batch)
         prepared = self._prepared(batch)
         topic = self.topics.open(partition.topic, needs_windows=prepared.messages_with_ids is not None)
         return self._append_when_open(topic, partition, prepared, is_due=True)
 
+    def publish_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        """Store a batch that the broker made: of an internal topic, or of a transaction, with its stamp.
+
+        One with a stamp is stored once, however often it comes. One without may be stored twice where a leader is lost.
+        """
+        if self._is_elsewhere(partition) or self._backend.reign(partition) is None:
+            return self._backend.forward(partition, batch, has_ids=True)
+        return self._append_own(partition, batch)
+
+    def _append_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        if stamps.is_stamped(batch):
+            return asyncio.ensure_future(self._stamped.append(partition, batch))
+        promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
+        count = record_batch.extent(batch)[0]
+        then(
+            self._backend.append(partition, batch),
+            promise,
+            lambda offset: results.regular(partition.number, offset, count),
+        )
+        return promise
+
     def _append_when_open(
-        self, topic: Topic | None, partition: PartitionId, prepared: _Prepared, *, is_due: bool = False
+        self, topic: Topic | None, partition: PartitionId, prepared: Prepared, *, is_due: bool = False
     ) -> asyncio.Future[BatchPublished]:
         start = functools.partial(self._append_batch, partition, *prepared, is_due=is_due)
         return start() if topic is not None else self.topics.gates.behind(partition.topic, start)
 
-    def _append_batches(
-        self, partition: PartitionId, prepared: list[_Prepared]
-    ) -> asyncio.Future[list[BatchPublished]]:
+    def _append_batches(self, partition: PartitionId, prepared: list[Prepared]) -> asyncio.Future[list[BatchPublished]]:
         """Store batches without ids, in a partition that is led here."""
         batches = [each.batch for each in prepared]
         counts = [each.messages_count for each in prepared]
@@ -370,24 +381,12 @@ class Publisher:
         then(appended, promise, lambda offset: results.run(partition.number, offset, counts))
         return promise
 
-    def _prepared(self, batch: record_batch.Buffer) -> _Prepared:
-        head, values = record_batch.checked(batch)
-        admit.check_values(values, self._settings.message_bytes_max)
-        if head.max_timestamp_ms > self._now_ms() + _CLOCK_AHEAD_MS_MAX:
-            raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
-        if not record_batch.has_ids(batch):
-            return _Prepared(head.record_count, bytearray(batch), None)
-        messages = [
-            NewMessage(
-                value=record.value,
-                key=record.key,
-                id=_given_id(record),
-                headers=[pair for pair in record.headers if pair[0] != record_batch.ID_HEADER],
-            )
-            for record in record_batch.decode_records(batch)
-        ]
-        admit.check_messages(messages, self._settings.message_bytes_max)
-        return _Prepared(head.record_count, bytearray(batch), messages)
+    def checked_batch(self, batch: record_batch.Buffer) -> int:
+        """Check a batch that a client built; returns how many messages it has."""
+        return client_batches.checked(batch, self._settings.message_bytes_max, self._now_ms())[0]
+
+    def _prepared(self, batch: record_batch.Buffer) -> Prepared:
+        return client_batches.prepared(batch, self._settings.message_bytes_max, self._now_ms())
 
     def _append_batch(
         self,
@@ -424,14 +423,3 @@ class Publisher:
     async def warm_windows(self) -> None:
         """Know the ids of partitions that other nodes lead, should this one have to lead them next."""
         await self._windows.warm()
-
-
-def _given_id(record: record_batch.Record) -> str | None:
-    """The id in a record from outside. Two that are not UTF-8 would look alike, and one message be lost."""
-    for name, value in record.headers:
-        if name == record_batch.ID_HEADER:
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                raise BadMessageId(f"a message id is UTF-8 text, not {value[:60]!a}") from None
-    return None

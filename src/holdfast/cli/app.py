@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import check, cluster, config, cursors, doctor, pair, publish, serve, spill, subscribe, topics
+from holdfast.cli import (
+    check,
+    cluster,
+    config,
+    cursors,
+    doctor,
+    pair,
+    publish,
+    serve,
+    spill,
+    subscribe,
+    topics,
+    transactions,
+)
 from holdfast.cli.bench import commands as bench
 from holdfast.cli.demo import commands as demo
 from holdfast.cli.up import command as up
@@ -31,6 +44,7 @@ app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
 app.add_typer(topics.app, name="topics")
 app.add_typer(cursors.app, name="cursors")
+app.add_typer(transactions.app, name="transactions")
 app.add_typer(cluster.app, name="cluster")
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(bench.app, name="bench")

@@ -36,18 +36,22 @@ from holdfast.client.pair_publisher import PairPublished, PairPublisher
 from holdfast.client.pair_subscriber import PairMessage, PairSubscriber
 from holdfast.client.results import PublishResults
 from holdfast.client.subscription import Subscription
+from holdfast.client.transactions import BlockingTransaction, Transaction
 from holdfast.model.errors import CallerError, ConnectionLost, HoldfastError, RemoteError
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
+from holdfast.model.transactions import CommitResult, StageReceipt, WriterDescription
 
 __all__ = [
     "BlockingClient",
     "BlockingMessage",
     "BlockingSubscription",
+    "BlockingTransaction",
     "BrokerInfo",
     "CallerError",
     "Client",
     "ClientClosed",
+    "CommitResult",
     "ConnectionChange",
     "ConnectionLost",
     "Counts",
@@ -66,9 +70,12 @@ __all__ = [
     "PublishResults",
     "Published",
     "RemoteError",
+    "StageReceipt",
     "Subscription",
     "TooManyOpenRanges",
     "TopicDescription",
+    "Transaction",
+    "WriterDescription",
     "WrongPort",
     "connect",
     "connect_blocking",

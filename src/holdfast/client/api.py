@@ -143,6 +143,17 @@ class Api:
         body = _encode({name: value for name, value in fields.items() if value is not None})
         await self._call(Request("POST", "/v1/cluster/transfer", body))
 
+    # --- calls that are described elsewhere ---------------------------------------------------------
+
+    async def ask(self, request: Request, shape: type[T]) -> T:
+        """Send what may be sent twice; the answer as that type, or nothing where it has no body."""
+        response = await self._call(request)
+        return _decoded(response, shape) if response.body else msgspec.convert(None, shape)
+
+    async def ask_once(self, request: Request, *, done_before: str) -> None:
+        """Send what works only once, as `_call_once`."""
+        await self._call_once(request, done_before=done_before)
+
     async def _call(self, request: Request) -> Response:
         return await call(self._pool, request, self.timeout_s)
 

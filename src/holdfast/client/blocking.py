@@ -7,7 +7,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 
@@ -20,10 +20,12 @@ from holdfast.client.limits import BUFFER_BYTES_DEFAULT, BUFFER_MESSAGES_DEFAULT
 from holdfast.client.loop_thread import LoopThread
 from holdfast.client.message import Message
 from holdfast.client.results import PublishResults
+from holdfast.client.transactions import BlockingTransaction
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
+from holdfast.model.transactions import WriterDescription
 
 
 class BlockingClient:
@@ -156,8 +158,25 @@ class BlockingClient:
     def seek(self, topic: str, name: str, to: Place, partition: int | None = None) -> CursorDescription:
         return self._thread.run(self._client.seek(topic, name, to, partition))
 
+    def acknowledge(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
+        self._thread.run(self._client.acknowledge(topic, name, offsets))
+
     def delete_cursor(self, topic: str, name: str) -> None:
         self._thread.run(self._client.delete_cursor(topic, name))
+
+    # --- transactions -------------------------------------------------------------------------------
+
+    def transaction(self, writer: str, number: int) -> BlockingTransaction:
+        return BlockingTransaction(self._client.transaction(writer, number), self._thread)
+
+    def writer(self, writer: str) -> WriterDescription:
+        return self._thread.run(self._client.writer(writer))
+
+    def writers(self) -> list[WriterDescription]:
+        return self._thread.run(self._client.writers())
+
+    def forget_writer(self, writer: str) -> None:
+        self._thread.run(self._client.forget_writer(writer))
 
     # --- the cluster --------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 
@@ -18,11 +18,13 @@ from holdfast.client.producer import Producer
 from holdfast.client.results import PublishResults
 from holdfast.client.starts import resolve
 from holdfast.client.subscription import Subscription
+from holdfast.client.transactions import Transaction, describe_writer, forget_writer, list_writers
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import BadValue, RemoteError
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
+from holdfast.model.transactions import WriterDescription
 from holdfast.wire.record_batch import decode, split_batches
 
 TIMEOUT_S_DEFAULT = 30.0
@@ -227,9 +229,35 @@ class Client:
         self._check_open()
         return await self._api.seek(topic, name, to, partition)
 
+    async def acknowledge(self, topic: str, name: str, offsets: Mapping[int, int]) -> None:
+        """Move a cursor on: everything below these offsets, by partition, is done. It never moves back."""
+        self._check_open()
+        await self._api.ack(topic, name, offsets)
+
     async def delete_cursor(self, topic: str, name: str) -> None:
         self._check_open()
         await self._api.delete_cursor(topic, name)
+
+    # --- transactions -------------------------------------------------------------------------------
+
+    def transaction(self, writer: str, number: int) -> Transaction:
+        """Messages that become visible together or not at all; `number` rises from one to the next of a writer."""
+        self._check_open()
+        return Transaction(self._api, writer, number)
+
+    async def writer(self, writer: str) -> WriterDescription:
+        """The last number that a writer of transactions has committed."""
+        self._check_open()
+        return await describe_writer(self._api, writer)
+
+    async def writers(self) -> list[WriterDescription]:
+        self._check_open()
+        return await list_writers(self._api)
+
+    async def forget_writer(self, writer: str) -> None:
+        """For a writer that writes no more; its numbers begin anew."""
+        self._check_open()
+        await forget_writer(self._api, writer)
 
     # --- the cluster --------------------------------------------------------------------------------
 

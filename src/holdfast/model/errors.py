@@ -47,6 +47,16 @@ class BadCursorName(CallerError):
     code = "bad_cursor"
 
 
+class BadWriter(CallerError):
+    code = "bad_writer"
+
+
+class BadReceipt(CallerError):
+    """A receipt that no stage of this writer and number has answered with."""
+
+    code = "bad_receipt"
+
+
 class BadMessageId(CallerError):
     code = "bad_id"
 
@@ -103,6 +113,25 @@ class TooManyTopics(CallerError):
     http_status = 429
 
 
+class TooManyWriters(CallerError):
+    code = "too_many_writers"
+    http_status = 429
+
+
+class StagedExpired(CallerError):
+    """What a receipt stands for was staged too long ago, was dropped or is not there: nothing was committed."""
+
+    code = "staged_expired"
+    http_status = 409
+
+
+class TransactionCommitted(CallerError):
+    """Something is staged for a number that was committed already: there is nothing left to do."""
+
+    code = "transaction_committed"
+    http_status = 409
+
+
 class NotFound(CallerError):
     code = "not_found"
     http_status = 404
@@ -114,6 +143,10 @@ class TopicNotFound(NotFound):
 
 class PartitionNotFound(NotFound):
     code = "partition_not_found"
+
+
+class WriterNotFound(NotFound):
+    code = "writer_not_found"
 
 
 class CursorNotFound(NotFound):
@@ -213,6 +246,18 @@ class LeaderChanged(WorldError):
         super().__init__(message)
         # Names what may have stored it, where the store can tell later whether it did.
         self.mark = mark
+
+
+class CommitPending(WorldError):
+    """The commit is decided and will be visible; that it is so far could not be seen in time. Commit again, or ask."""
+
+    code = "commit_pending"
+
+
+class StagingFull(WorldError):
+    """So much is staged that no more is taken until some of it is committed, dropped or expired."""
+
+    code = "staging_full"
 
 
 class DamagedData(WorldError):

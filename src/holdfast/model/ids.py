@@ -16,6 +16,7 @@ GroupId = NewType("GroupId", int)
 TopicName = NewType("TopicName", str)
 CursorName = NewType("CursorName", str)
 MessageId = NewType("MessageId", str)
+WriterName = NewType("WriterName", str)
 TimestampMs = NewType("TimestampMs", int)
 
 # Of a message that waits in the spill: it gets its place when its partition can be reached again.

@@ -54,6 +54,29 @@ INDEX_INTERVAL_BYTES: Final = 16 * KIB
 DEDUPE_IDS_MAX: Final = 100_000
 DEDUPE_AGE_MS_MAX: Final = 10 * 60 * 1000
 
+# A writer's name stands in the name of the cursor that keeps its number.
+WRITER_NAME_BYTES_MAX: Final = 180
+# Each is a cursor, in memory on every node and kept for ever, unless somebody forgets it.
+WRITERS_MAX: Final = 100_000
+# Partitions of the topics behind transactions: writers of different ones do not wait for each other. Two open files
+# each. Never changed: a writer's partition follows from it.
+TRANSACTION_PARTITIONS: Final = 8
+# A writer's number. A cursor keeps it, and databases keep cursors in 64 bits.
+NUMBER_MAX: Final = 2**62
+# A commit is one message; so many receipts are about one megabyte of it. With the longest names they are 13 MB of
+# JSON, which the body of a request may have.
+RECEIPTS_PER_COMMIT_MAX: Final = 20_000
+# One piece of staged data is one message of an internal topic, and is held whole while it is copied.
+STAGED_PIECE_BYTES_MAX: Final = BATCH_BYTES_MAX - 64 * KIB
+# Each batch of it is looked at alone, when it is staged and when it is copied; more of them are hardly filled.
+BATCHES_PER_STAGE_MAX: Final = 4_096
+# What is staged and not committed is kept so long: longer than any task is retried.
+TRANSACTION_EXPIRY_MS: Final = 60 * 60 * 1000
+# In each of the partitions above, before a stage is refused.
+STAGED_BYTES_MAX: Final = 32 * GIB
+# A commit waits so long for what it decided to be visible before it says that it is decided: less than clients wait.
+COMMIT_WAIT_MS: Final = 8_000
+
 PROCESSOR_ATTEMPTS_MAX: Final = 3
 PROCESSOR_TIMEOUT_MS: Final = 30_000
 # Messages of one partition that may be in the workers at once; results still leave in order.

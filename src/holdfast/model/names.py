@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
-from holdfast.model.errors import BadCursorName, BadMessageId, BadTopicName
-from holdfast.model.ids import CursorName, MessageId, TopicName
-from holdfast.model.limits import CURSOR_NAME_BYTES_MAX, MESSAGE_ID_BYTES_MAX, TOPIC_NAME_BYTES_MAX
+from holdfast.model.errors import BadCursorName, BadMessageId, BadTopicName, BadWriter
+from holdfast.model.ids import CursorName, MessageId, TopicName, WriterName
+from holdfast.model.limits import (
+    CURSOR_NAME_BYTES_MAX,
+    MESSAGE_ID_BYTES_MAX,
+    TOPIC_NAME_BYTES_MAX,
+    WRITER_NAME_BYTES_MAX,
+)
+
+# Topics of the broker's own begin with it: no user creates, publishes to, reads or sees them.
+INTERNAL_PREFIX: Final = ".holdfast."
+# Of an internal topic: what stands below this cursor is done with, and is deleted.
+DONE_CURSOR: Final = CursorName("holdfast.done")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ALLOWED = "letters, digits, '.', '_' and '-'"
@@ -20,7 +31,21 @@ def topic_name(text: str) -> TopicName:
         raise BadTopicName(f"the topic name has {len(text)} characters; at most {TOPIC_NAME_BYTES_MAX} are allowed")
     if not _NAME.match(text) or text in {".", ".."}:
         raise BadTopicName(f"the topic name {_shown(text)} is not allowed; use only {_ALLOWED}")
+    if is_internal(text):
+        raise BadTopicName(f"the topic name {_shown(text)} is not allowed; {INTERNAL_PREFIX} begins the broker's own")
     return TopicName(text)
+
+
+def is_internal(text: str) -> bool:
+    """Whether a topic is the broker's own."""
+    return text.startswith(INTERNAL_PREFIX)
+
+
+def writer_name(text: str) -> WriterName:
+    """Return `text` as the name of somebody who writes transactions or raise `BadWriter`."""
+    if not text or len(text) > WRITER_NAME_BYTES_MAX or not _NAME.match(text) or text in {".", ".."}:
+        raise BadWriter(f"the writer {_shown(text)} is not allowed; use 1 to {WRITER_NAME_BYTES_MAX} of {_ALLOWED}")
+    return WriterName(text)
 
 
 def cursor_name(text: str) -> CursorName:

@@ -155,6 +155,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dedupe_age_ms_max: Annotated[int, Meta(ge=1, description="how long a partition remembers a message id")] = (
         limits.DEDUPE_AGE_MS_MAX
     )
+    transaction_expiry_ms: Annotated[
+        int, Meta(ge=100, description="how long staged messages can be committed; then they are dropped")
+    ] = limits.TRANSACTION_EXPIRY_MS
+    transaction_staged_bytes_max: Annotated[
+        int, Meta(ge=1, description="staged bytes in one of eight internal partitions before stages are refused")
+    ] = limits.STAGED_BYTES_MAX
     compute_ms: Annotated[
         str | None, Meta(description="MIN:MAX milliseconds of pseudo computing for each message before delivery")
     ] = None

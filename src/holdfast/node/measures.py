@@ -18,6 +18,7 @@ def measured(node: Node) -> list[Metric]:
         *_of_process(node),
         *node.store.measured(),
         *_of_processing(node),
+        *_of_transactions(node),
     ]
 
 
@@ -41,6 +42,22 @@ def _of_processing(node: Node) -> Iterator[Metric]:
     yield metric("counter", "processor_processed_total", "Processed messages that were stored.", stage.stored)
     yield metric("counter", "processor_retried_total", "Attempts that failed and were repeated.", pool.retried)
     yield metric("counter", "processor_dead_total", "Messages that went to the dead letters.", stage.dead)
+
+
+def _of_transactions(node: Node) -> Iterator[Metric]:
+    stats = node.transactions.stats
+    yield metric("counter", "transactions_staged_messages_total", "Messages staged here.", stats.staged_messages)
+    yield metric("counter", "transactions_staged_bytes_total", "Bytes of their batches.", stats.staged_bytes)
+    yield metric("counter", "transactions_committed_total", "Transactions made visible by this node.", stats.committed)
+    yield metric("counter", "transactions_committed_bytes_total", "Bytes it copied for them.", stats.committed_bytes)
+    yield metric("counter", "transactions_repeated_total", "Commits of a number that its writer had.", stats.repeated)
+    yield metric("counter", "transactions_refused_total", "Commits of what had been dropped.", stats.refused)
+    yield metric("counter", "transactions_aborted_total", "Aborts that were done.", stats.aborted)
+    yield metric("counter", "transactions_expired_pieces_total", "Staged pieces that expired.", stats.expired_pieces)
+    yield metric("counter", "transactions_lost_pieces_total", "Staged pieces found damaged.", stats.lost_pieces)
+    yield metric("counter", "transactions_restarts_total", "Coordinators that began again.", stats.restarts)
+    waiting = node.transactions.waiting()
+    yield metric("gauge", "transactions_waiting", "Commits that are decided and not visible yet.", waiting)
 
 
 def resident_bytes() -> int:

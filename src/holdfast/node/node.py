@@ -26,6 +26,9 @@ from holdfast.node.config import Config, parse_address
 from holdfast.node.stores import ClusterStore, PlainStore, PostgresStore, Store
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
+from holdfast.transactions.service import Transactions
+from holdfast.transactions.settings import WARNINGS as TRANSACTION_WARNINGS
+from holdfast.transactions.settings import Settings as TransactionSettings
 from holdfast.wire.peer import Hello
 from holdfast.wire.text import DIALECTS
 
@@ -62,6 +65,7 @@ class Node:
         self._handled = {TopicName(name) for name in config.processor_topics}
         self.store: Store
         self.broker: Broker
+        self.transactions: Transactions
         self.text: TextFrontend
         self.http: HttpFrontend
 
@@ -101,6 +105,16 @@ class Node:
         if self.store.spill is not None:
             self.store.spill.create_with(self.broker.ensure_topic)
             self.broker.spill_with(self.store.spill.push_losable, self.store.spill.keep_pushed)
+        self.transactions = Transactions(
+            self.broker,
+            now_ms=now_ms,
+            settings=TransactionSettings(
+                expiry_ms=config.transaction_expiry_ms, staged_bytes_max=config.transaction_staged_bytes_max
+            ),
+            log=_log_transactions,
+        )
+        self.transactions.start()
+        undo.push_async_callback(self.transactions.stop)
         spec = config.processor_spec
         if spec is not None:
             self.pool = WorkerPool(spec, config.processor_settings, log=_log_processing)
@@ -161,6 +175,7 @@ class Node:
             connections_max=connections_max,
             host_names_allowed=config.http_host_names,
             file_buffer=self.store.spill.file_buffer if self.store.spill is not None else None,
+            transactions=self.transactions,
         )
         for name, front_end in (("text", self.text), ("http", self.http), ("queen", self.http)):
             wanted = getattr(config, name)
@@ -188,6 +203,7 @@ class Node:
         if self.stage is not None and self.pool is not None:
             await self.stage.stop(drain_s)
             await self.pool.stop()
+        await self.transactions.stop()
         await self.store.stop()
 
     def _on_fatal(self, error: HoldfastError) -> None:
@@ -254,6 +270,10 @@ class Node:
 
 def _log_processing(event: str, /, **fields: object) -> None:
     (log.warning if event in WARNINGS else log.info)(event, **fields)
+
+
+def _log_transactions(event: str, /, **fields: object) -> None:
+    (log.warning if event in TRANSACTION_WARNINGS else log.info)(event, **fields)
 
 
 def _check_is_free(config: Config, name: str) -> None:

@@ -35,6 +35,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import LogIndex, Term, TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.durable import replace_file, sync_directory
@@ -123,6 +124,9 @@ async def _give(directory: DataDirectory, replaced: Replaced) -> int:
     async with Client(f"http://{replaced.http}", timeout_s=5.0) as client:
         for path in sorted(directory.topics.glob("*/topic.json")):
             topic = msgspec.json.decode(path.read_bytes(), type=Topic)
+            if is_internal(topic.name):
+                # What transactions stored is given with its topics; what was only staged is staged again.
+                continue
             config = topic.config
             described = await client.create_topic(
                 topic.name,

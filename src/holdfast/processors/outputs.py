@@ -33,6 +33,7 @@ from holdfast.broker.processing import (
     output_id,
     processed_topic,
 )
+from holdfast.broker.reign import Reign
 from holdfast.model.errors import (
     CallerError,
     DamagedData,
@@ -48,7 +49,6 @@ from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage, StoredMessage
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.processors.pool import LogEvent
-from holdfast.processors.reign import Reign
 
 # One publish is one batch: far below the largest batch, large enough to share a sync.
 PUBLISH_BYTES_MAX: Final = 4 * MIB

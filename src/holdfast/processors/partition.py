@@ -15,6 +15,7 @@ from typing import Final
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import COMMIT_MESSAGES_MAX, PROCESSOR_CURSOR, AlreadyOut, Dropped, InOrder, Outcome
+from holdfast.broker.reign import Reign
 from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TimestampMs
 from holdfast.model.limits import MIB
@@ -23,7 +24,6 @@ from holdfast.model.topics import Topic
 from holdfast.processors.outputs import Outputs, StageStats
 from holdfast.processors.pool import LogEvent, WorkerPool
 from holdfast.processors.protocol import ProcessorMessage
-from holdfast.processors.reign import Reign
 from holdfast.wire.record_batch import decode, header
 
 # A read gives whole batches; they are decoded once, however slowly the workers take them.

@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import backoff_ms, is_derived, processed_topic
+from holdfast.broker.reign import Reign
 from holdfast.model.errors import BadTopicName, NoQuorum, WorldError
 from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.processors.outputs import StageStats, ensure_processed
 from holdfast.processors.partition import PartitionStage
 from holdfast.processors.pool import LogEvent, WorkerPool
-from holdfast.processors.reign import Reign
 
 # How long a graceful stop waits for what is in the workers; the rest is processed after the restart.
 STOP_DEADLINE_S: Final = 10.0
@@ -118,7 +119,7 @@ class ProcessingStage:
             del self._runs[partition]
 
     def _is_for(self, topic: Topic, *, says_why_not: bool = False) -> bool:
-        if is_derived(topic.name) or not self._handles(topic.name):
+        if is_internal(topic.name) or is_derived(topic.name) or not self._handles(topic.name):
             return False
         try:
             processed_topic(topic.name)

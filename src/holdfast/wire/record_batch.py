@@ -36,7 +36,7 @@ from holdfast.model.ids import Offset, TimestampMs
 from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_PER_BATCH_MAX
 from holdfast.model.messages import Header, StoredMessage
 from holdfast.wire import varint
-from holdfast.wire.record_runs import plain_record, run_of_equal_records, values_of_run
+from holdfast.wire.record_runs import plain_record, plain_stretch, run_of_equal_records, values_of_run
 
 HEADER_BYTES = 61
 # Bytes in front of what `batch length` counts.
@@ -56,6 +56,7 @@ _PLACE = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
 # last offset delta, base timestamp, max timestamp
 _EXTENT = struct.Struct(">iqq")
 _EXTENT_AT = 23
@@ -126,6 +127,15 @@ def place(batch: bytearray, base_offset: Offset, leader_epoch: int) -> None:
     _EPOCH.pack_into(batch, LENGTH_PREFIX_BYTES, leader_epoch)
 
 
+def summed(batch: Buffer) -> bytearray:
+    """The same batch with its CRC written into it, for one that came without."""
+    whole = bytearray(batch)
+    if len(whole) < HEADER_BYTES:
+        raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes, here are {len(whole)}")
+    _CRC.pack_into(whole, CRC_FROM - _CRC.size, crc32c(memoryview(whole)[CRC_FROM:]))
+    return whole
+
+
 def split_batches(data: Buffer) -> list[memoryview]:
     """Whole batches that stand one behind the other; `BadBatch` if the last one is cut off."""
     view = memoryview(data)
@@ -146,6 +156,17 @@ def split_batches(data: Buffer) -> list[memoryview]:
 
 def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
     """Check a batch that came from outside, every record of it; returns its header and its values."""
+    head = _checked_header(batch)
+    return head, _values(bytes(batch), head.record_count)
+
+
+def checked_largest(batch: Buffer) -> tuple[BatchHeader, int]:
+    """The same for who needs no values: returns the header and the bytes of the largest value."""
+    head = _checked_header(batch)
+    return head, _largest_value(bytes(batch), head.record_count)
+
+
+def _checked_header(batch: Buffer) -> BatchHeader:
     head = header(batch)
     if head.magic != 2:
         raise BadBatch(f"batch format {head.magic} is not supported; send format 2")
@@ -163,8 +184,31 @@ def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
         raise BadBatch(f"last offset delta {head.last_offset_delta} does not fit {head.record_count} records")
     if not crc_matches(batch, head):
         raise BadBatch("the batch does not match its CRC32C")
-    data = bytes(batch)
-    return head, _values(data, head.record_count)
+    return head
+
+
+def _largest_value(data: bytes, count: int) -> int:
+    """Check all records, and cut nothing out; returns the bytes of the largest value."""
+    position, index, largest = HEADER_BYTES, 0, 0
+    next_run_at = 0
+    while index < count:
+        if index >= next_run_at:
+            run = run_of_equal_records(data, position, index, count)
+            if run is not None:
+                index += len(run.value_positions)
+                largest = max(largest, run.value_bytes)
+                position = run.end
+                continue
+            next_run_at = index + _RUN_BACKOFF
+        index, position, longest = plain_stretch(data, position, index, min(count, next_run_at))
+        largest = max(largest, longest)
+        if index < count and index < next_run_at:
+            record, position = _record(data, position, index)
+            largest = max(largest, len(record.value))
+            index += 1
+    if position != len(data):
+        raise BadBatch(f"{len(data) - position} bytes follow the last record")
+    return largest
 
 
 def decode_values(batch: Buffer) -> list[bytes]:

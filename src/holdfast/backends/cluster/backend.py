@@ -285,8 +285,8 @@ class ClusterBackend(NothingVoid):
     def watch_deletions(self, on_deleted: Callable[[TopicName], None]) -> None:
         self.topics_here.deletion_watchers.append(on_deleted)
 
-    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
-        self.topics_here.reign_watchers.append(on_change)
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool = False) -> None:
+        self.topics_here.watch_reigns(on_change, of_internal=of_internal)
 
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
         self._check_takes(partition)
@@ -369,9 +369,7 @@ class ClusterBackend(NothingVoid):
         return list(self.topics_here.known.values())
 
     def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
-        self.topics_here.watchers.append(on_topic)
-        for topic in self.topics():
-            on_topic(topic)
+        self.topics_here.watch(on_topic)
 
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
         if self._failure is not None:
@@ -392,6 +390,9 @@ class ClusterBackend(NothingVoid):
     async def catch_up_cursors(self) -> None:
         if not self.control.replica.is_alone:
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
+
+    def watch_cursors(self, on_move: Callable[[TopicName, CursorName], None]) -> None:
+        self.state.cursors.watchers.append(on_move)
 
     def set_cursor(
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
@@ -419,9 +420,8 @@ class ClusterBackend(NothingVoid):
         self.neighbours.check_can_lead(node)
         if partition is not None:
             # Decided first: else whoever spreads the leaders would take it back.
-            await self._proposals.propose(
-                PreferLeader(partition.topic, self.topics_here.token_of(partition.topic), partition.number, node)
-            )
+            token = self.topics_here.token_of(partition.topic)
+            await self._proposals.propose(PreferLeader(partition.topic, token, partition.number, node))
         await self._confirming.confirm(replica)
         await self.serving.transfer_anywhere(replica, node)
 
@@ -429,7 +429,7 @@ class ClusterBackend(NothingVoid):
 
     def expire(self) -> int:
         """Delete what retention no longer keeps; returns the number of segments."""
-        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms())
+        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms(), self.cursor)
 
     async def verify(self) -> None:
         """Check sealed segments in the background: damage is reported, and mended, before somebody reads it."""

@@ -26,6 +26,7 @@ from holdfast.consensus.members import ReplicaId, members_at
 from holdfast.consensus.raft import Raft
 from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
+from holdfast.model.names import is_internal
 
 log = structlog.get_logger("holdfast.backends.cluster")
 
@@ -43,6 +44,8 @@ class ControlState:
     async def bring_cursors_back(self, end_offset: Callable[[PartitionId], Offset]) -> None:
         """With a weaker sync a power loss may take messages that readers had: they get the ones that follow."""
         for topic, name in self.cursors.keys():  # noqa: SIM118 - a table, not a dict
+            if is_internal(topic):
+                continue  # they count other things than messages of their partitions
             positions = self.cursors.get((topic, name)) or {}
             ends = {number: end_offset(PartitionId(topic, number)) for number in positions}
             known = topic in self.topics.known

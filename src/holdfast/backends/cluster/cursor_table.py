@@ -15,7 +15,8 @@ from holdfast.backends.cluster.commands import Command, DropCursor, MoveCursor, 
 from holdfast.backends.cluster.state import CursorKey
 from holdfast.broker.results import failure
 from holdfast.model.errors import CursorMoved, TopicNotFound
-from holdfast.model.ids import Offset, TopicName
+from holdfast.model.ids import CursorName, Offset, TopicName
+from holdfast.model.names import is_internal
 
 Propose = Callable[[Command], asyncio.Future[None]]
 
@@ -50,6 +51,12 @@ class CursorTable:
         self._propose = propose
         self._token_of = token_of
         self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+        self.watchers: list[Callable[[TopicName, CursorName], None]] = []
+
+    def _tell(self, key: CursorKey) -> None:
+        if is_internal(key[0]):
+            for on_move in self.watchers:
+                on_move(*key)
 
     def get(self, key: CursorKey) -> Mapping[int, Offset] | None:
         cursor = self._cursors.get(key)
@@ -91,6 +98,7 @@ class CursorTable:
         }
         cursor.decided.update(changed)
         cursor.refresh()
+        self._tell((move.topic, move.name))
         return changed
 
     def take(self, key: CursorKey, number: int, *, stands_at: Offset | None, to: Offset) -> asyncio.Future[None]:
@@ -117,6 +125,8 @@ class CursorTable:
     def replace(self, loaded: Mapping[CursorKey, Mapping[int, Offset]]) -> None:
         """Everything is as another node has it."""
         self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+        for key in self._cursors:
+            self._tell(key)
 
     def drop(self, key: CursorKey) -> asyncio.Future[None]:
         return self._propose(DropCursor(key[0], self._token_of(key[0]), key[1]))

@@ -7,23 +7,35 @@ behind than that begins anew where the leader's log begins.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.topic_files import report_damage
 from holdfast.backends.cluster.topics import Topics
-from holdfast.model.ids import TimestampMs
+from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
+from holdfast.model.names import DONE_CURSOR, is_internal
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.syncer import Syncable, Syncer
 
 log = structlog.get_logger("holdfast.storage")
 
 
-def expire(topics: Topics, syncer: Syncer[Syncable], now_ms: TimestampMs) -> int:
+def expire(
+    topics: Topics,
+    syncer: Syncer[Syncable],
+    now_ms: TimestampMs,
+    cursor: Callable[[TopicName, CursorName], Mapping[int, Offset] | None],
+) -> int:
     """Delete what retention no longer keeps; returns the number of segments."""
     deleted = 0
     for partition, replica in topics.replicas.items():
+        if is_internal(partition.topic):
+            deleted += _drop_done(
+                replica, (cursor(partition.topic, DONE_CURSOR) or {}).get(partition.number, Offset(0))
+            )
+            continue
         topic = topics.known.get(partition.topic)
         config = topic.config if topic is not None else TopicConfig()  # it is being deleted
         if config.retention_ms is None and config.retention_bytes is None:
@@ -38,6 +50,14 @@ def expire(topics: Topics, syncer: Syncer[Syncable], now_ms: TimestampMs) -> int
         replica.compact_to_log()
         if replica.log.has_unsynced_segments:
             syncer.request(replica.log)
+    return deleted
+
+
+def _drop_done(replica: Replica, done: Offset) -> int:
+    """Delete what the broker itself needs no more of an internal topic."""
+    up_to = min(done, replica.end)
+    deleted = replica.log.expire(older_than_ms=None, bytes_max=0, up_to=up_to, through_index=replica.shown_index)
+    replica.compact_to_log()
     return deleted
 
 

@@ -13,6 +13,7 @@ from holdfast.backends.cluster.commands import Command, CreateTopic, DeleteTopic
 from holdfast.backends.cluster.topics import Topics
 from holdfast.model.errors import DiskFull, HoldfastError, TooManyTopics, TopicExists, TopicNotFound
 from holdfast.model.ids import TimestampMs, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.segment import as_write_error
@@ -57,7 +58,7 @@ class TopicChanges:
         return self._topics.known[name]
 
     def _new_topic(self, name: TopicName, config: TopicConfig) -> Topic:
-        if config.retention_ms is None and config.retention_bytes is None:
+        if config.retention_ms is None and config.retention_bytes is None and not is_internal(name):
             default = self._default_retention
             config = msgspec.structs.replace(
                 config, retention_ms=default.retention_ms, retention_bytes=default.retention_bytes

@@ -17,6 +17,7 @@ from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.replica_names import node_of
 from holdfast.model.errors import HoldfastError, TopicExists, TopicNotFound, Unavailable
 from holdfast.model.ids import GroupId, PartitionId, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import as_write_error
@@ -39,7 +40,7 @@ class Topics:
         self.known: dict[TopicName, Topic] = {}
         self.replicas: dict[PartitionId, Replica] = {}
         self.watchers: list[Callable[[Topic], None]] = []
-        self.reign_watchers: list[Callable[[PartitionId], None]] = []
+        self.reign_watchers: dict[bool, list[Callable[[PartitionId], None]]] = {False: [], True: []}
         # Of a pair: the node that should lead everything.
         self.favours: Callable[[], str | None] = lambda: None
         # The node that somebody wants to lead a partition.
@@ -167,8 +168,18 @@ class Topics:
                 replica.raft.campaign()
                 self._groups.touch(replica)
 
+    def watch(self, on_topic: Callable[[Topic], None]) -> None:
+        """Those that are there, and every one that comes."""
+        self.watchers.append(on_topic)
+        for topic in list(self.known.values()):
+            on_topic(topic)
+
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool) -> None:
+        """Of internal topics, or of all others."""
+        self.reign_watchers[of_internal].append(on_change)
+
     def _tell_reign(self, partition: PartitionId, replica: Replica) -> None:
-        for on_change in self.reign_watchers:
+        for on_change in self.reign_watchers[is_internal(partition.topic)]:
             on_change(partition)
 
     def _is_first_in_line(self, topic: Topic, number: int, replica: Replica) -> bool:

@@ -25,6 +25,7 @@ from holdfast.model.cluster import ClusterDescription, PairDescription
 from holdfast.model.errors import HoldfastError, NotReplicable, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage, StoredMessage
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import record_batch
 from holdfast.wire.replication import check_fits
@@ -99,9 +100,10 @@ class PlainBackend(PassingBackend):
         stretches = self.pair.note.void.get(partition.topic)
         return stretches is not None and any(first <= offset < behind for first, behind in stretches)
 
-    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
-        self._reign_watchers.append(on_change)
-        self.inner.watch_reigns(on_change)
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool = False) -> None:
+        if not of_internal:  # a plain pair has no internal topics
+            self._reign_watchers.append(on_change)
+            self.inner.watch_reigns(on_change)
 
     def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
         token = object()
@@ -126,6 +128,8 @@ class PlainBackend(PassingBackend):
     # --- what a primary does besides ----------------------------------------------------------------------
 
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+        if is_internal(name):
+            raise NotReplicable("a plain pair has no transactions: its packets have no place for them")
         if config.partitions != 1:
             raise NotReplicable("a plain pair has topics of one partition: its packets say nothing of partitions")
         return await self.inner.create_topic(name, config)

@@ -62,7 +62,9 @@ class PostgresBackend(NothingVoid):
         self.known = KnownTopics()
         self.writer = Writer(self.database, dedupe_age_ms=dedupe_age_ms, on_stored=self._on_stored)
         self.reading = Reading(self.database, self.known, self._on_state)
-        self.retention = Retention(self.database, self.known, now_ms=now_ms, dedupe_age_ms=dedupe_age_ms)
+        self.retention = Retention(
+            self.database, self.known, now_ms=now_ms, dedupe_age_ms=dedupe_age_ms, cursor=self.cursor
+        )
         self._topics = Topics(
             self.database,
             self.known,
@@ -151,8 +153,8 @@ class PostgresBackend(NothingVoid):
     def reign(self, partition: PartitionId) -> int | None:
         return self.holding.reign(partition)
 
-    def watch_reigns(self, on_change: Callable[[PartitionId], None]) -> None:
-        self.holding.watch(on_change)
+    def watch_reigns(self, on_change: Callable[[PartitionId], None], *, of_internal: bool = False) -> None:
+        self.holding.watch(on_change, of_internal=of_internal)
 
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
         promise: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
@@ -259,6 +261,9 @@ class PostgresBackend(NothingVoid):
 
     async def catch_up_cursors(self) -> None:
         await self.notices.caught_up()
+
+    def watch_cursors(self, on_move: Callable[[TopicName, CursorName], None]) -> None:
+        self._cursors.watchers.append(on_move)
 
     def set_cursor(
         self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False

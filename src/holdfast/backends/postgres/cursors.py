@@ -8,7 +8,7 @@ that what a broker hears from others, later or twice, cannot take it back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -19,6 +19,7 @@ from holdfast.backends.postgres.state import KnownTopics
 from holdfast.broker.results import refuse
 from holdfast.model.errors import CursorMoved, HoldfastError, ShuttingDown, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 
 # Moves in one statement: each is a row and a notice.
@@ -60,6 +61,7 @@ class Cursors:
         self._cursors: dict[_Key, _Cursor] = {}
         # Deleted through this broker, until its notice has come: what is heard before that is older.
         self._dropped: dict[_Key, int] = {}
+        self.watchers: list[Callable[[TopicName, CursorName], None]] = []
         self._waiting: list[_Move] = []
         self._storing: asyncio.Task[None] | None = None
         topics.deletion_watchers.append(self._forget_topic)
@@ -189,6 +191,10 @@ class Cursors:
         if move > cursor.stored.get(number, (0, 0))[1]:
             cursor.stored[number] = (position, move)
             cursor.refresh()
+            topic = self._topics.by_id[topic_id].name
+            if is_internal(topic):
+                for on_move in self.watchers:
+                    on_move(topic, name)
 
     def dropped(self, topic_id: int, name: CursorName, move: int) -> None:
         """The notice of a deletion: everything that is older has been heard."""

@@ -1,10 +1,11 @@
 """The brokers of a store: each says that it is there, and each partition is processed by one of them.
 
 A broker beats twice a second: it writes that it is there and hears its own notice. One that was not seen for the length
-of a lease is gone. Brokers that have a processor share the partitions: each takes what nobody holds, or somebody who is
-gone, up to its share, and lets go of what is more. A broker counts its own lease from the moment it asked for it, so
-it stops before others may begin. What it stores after that, because it was stopped and wakes up, meets the ids of its
-successor's outputs, and cursors that only go forward.
+of a lease is gone. Brokers that have a processor share the partitions of users' topics, and all brokers those of
+internal ones: each takes what nobody holds, or somebody who is gone, up to its share, and lets go of what is more. A
+broker counts its own lease from the moment it asked for it, so it stops before others may begin. What it stores after
+that, because it was stopped and wakes up, meets the ids or stamps of what its successor stored, and cursors that only
+go forward.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId
+from holdfast.model.names import INTERNAL_PREFIX, is_internal
 from holdfast.model.topics import Topic
 
 log = structlog.get_logger("holdfast.postgres")
@@ -48,7 +50,8 @@ class Holding:
         # Why the last beat failed; none while they succeed.
         self.problem: str | None = None
         self.on_beat: Callable[[], None] = lambda: None
-        self.watchers: list[Callable[[PartitionId], None]] = []
+        # Of users' topics, and of internal ones.
+        self.watchers: dict[bool, list[Callable[[PartitionId], None]]] = {False: [], True: []}
         self._database = database
         self._known = known
         self._notices = notices
@@ -88,9 +91,9 @@ class Holding:
     def reign(self, partition: PartitionId) -> int | None:
         return self._held.get(partition) if time.monotonic() < self._until_s else None
 
-    def watch(self, on_change: Callable[[PartitionId], None]) -> None:
+    def watch(self, on_change: Callable[[PartitionId], None], *, of_internal: bool) -> None:
         """From now on this broker takes part."""
-        self.watchers.append(on_change)
+        self.watchers[of_internal].append(on_change)
         self.hurry()
 
     def told(self, topic_id: int, number: int, reign: int | None, broker_id: UUID | None) -> None:
@@ -129,17 +132,19 @@ class Holding:
     async def _beat(self, asked_s: float) -> None:
         async with self._database.connection() as connection:
             addresses = msgspec.json.encode(self.addresses).decode()
+            processes, coordinates = bool(self.watchers[False]), bool(self.watchers[True])
             await connection.execute(
                 sql("beat"),
                 self._me,
                 self.name,
                 addresses,
-                bool(self.watchers),
+                processes,
+                coordinates,
                 self._notices.next_notice(),
                 self.spilled_since,
             )
-            if self.watchers:
-                held = await self._take_share(connection)
+            if processes or coordinates:
+                held = await self._take_shares(connection)
                 self._until_s = asked_s + LEASE_S
                 self._change({**dict.fromkeys(self._held), **held})
             self._beats += 1
@@ -161,22 +166,16 @@ class Holding:
         self._namesakes = {broker_id: seen_at for broker_id, _, seen_at in rows}
         self._told_of &= self._namesakes.keys()
 
-    async def _take_share(self, connection: Connection) -> Mapping[PartitionId, int | None]:
+    async def _take_shares(self, connection: Connection) -> Mapping[PartitionId, int | None]:
         async with connection.transaction():
             await connection.execute(sql("assign_alone"))
             brokers = await connection.fetch(sql("live_brokers"), LEASE_S)
-            live = [broker_id for broker_id, _, _, processes in brokers if processes]
-            partitions = await connection.fetchval(sql("count_partitions"))
-            share = -(-partitions // max(1, len(live)))
+            for of_internal in (False, True):
+                if self.watchers[of_internal]:
+                    live = [broker_id for broker_id, _, _, *takes_part in brokers if takes_part[of_internal]]
+                    await self._take_share(connection, live, of_internal)
             rows = await connection.fetch(sql("held_reigns"), self._me)
-            if len(rows) > share:
-                # Others may take it as soon as it is committed, whether this broker hears of that or not.
-                self._change(dict.fromkeys(self._partitions_of(sorted(rows)[share:])))
-                await connection.execute(sql("release_reigns"), self._me, share)
-            elif len(rows) < share:
-                await connection.execute(sql("claim_reigns"), self._me, live, share - len(rows))
-            rows = await connection.fetch(sql("held_reigns"), self._me)
-        for topic_id, number, _, start, end, size_bytes in rows:
+        for topic_id, number, _, start, end, size_bytes, _ in rows:
             self._known.told(topic_id, number, start, end, size_bytes)
         return self._partitions_of(rows)
 
@@ -189,6 +188,20 @@ class Holding:
                 found[state.id] = reign
         return found
 
+    async def _take_share(self, connection: Connection, live: list[UUID], of_internal: bool) -> None:
+        kind = (INTERNAL_PREFIX, of_internal)
+        partitions = await connection.fetchval(sql("count_partitions"), *kind)
+        share = -(-partitions // max(1, len(live)))
+        rows = await connection.fetch(sql("held_reigns"), self._me)
+        held = [row for row in rows if is_internal(row[-1]) == of_internal]
+        if len(held) > share:
+            # Others may take it as soon as it is committed, whether this broker hears of that or not.
+            held.sort(key=lambda row: (row[1] if of_internal else 0, row[0], row[1]))
+            self._change(dict.fromkeys(self._partitions_of(held[share:])))
+            await connection.execute(sql("release_reigns"), self._me, share, *kind)
+        elif len(held) < share:
+            await connection.execute(sql("claim_reigns"), self._me, live, share - len(held), *kind)
+
     def _change(self, held: Mapping[PartitionId, int | None]) -> None:
         for partition, reign in held.items():
             if self._held.get(partition) == reign:
@@ -197,7 +210,7 @@ class Holding:
                 del self._held[partition]
             else:
                 self._held[partition] = reign
-            for on_change in self.watchers:
+            for on_change in self.watchers[is_internal(partition.topic)]:
                 on_change(partition)
 
     def _forget(self, topic: Topic) -> None:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from holdfast.backends.postgres import copying, rows
 from holdfast.backends.postgres.state import PartitionState
-from holdfast.broker import results
+from holdfast.broker import results, stamped
 from holdfast.model.ids import Offset
 from holdfast.model.messages import BatchPublished, Published
-from holdfast.wire import record_batch
+from holdfast.wire import record_batch, stamps
 from holdfast.wire.push_batch import Pushed, PushedBatch
 
 # A partition: the number of its topic, and its own.
@@ -31,6 +31,7 @@ class Write:
     __slots__ = (
         "batch",
         "count",
+        "floor",
         "future",
         "has_ids",
         "key",
@@ -38,6 +39,7 @@ class Write:
         "messages",
         "pushed",
         "since_s",
+        "stamp",
         "state",
         "time",
         "values",
@@ -65,7 +67,10 @@ class Write:
             if self.values is None:
                 self.messages = rows.messages_of(batch)
                 self.keys = [None if each.id is None else rows.id_key(each.id) for each in self.messages]
-        self.has_ids = any(self.keys)
+        # A transaction is recognised as a whole; the ids of its messages are not compared.
+        self.stamp = stamps.stamp_of(batch)
+        self.floor = stamps.floor_of(batch)
+        self.has_ids = self.stamp is None and any(self.keys)
 
     @property
     def is_looked_up(self) -> bool:
@@ -89,6 +94,12 @@ class Stored(NamedTuple):
     pushed: Pushed | None = None
     keys: Sequence[str] = ()
     key_offsets: Sequence[int] = ()
+
+
+def repeated(write: Write) -> Stored:
+    """A batch of a transaction that is there already."""
+    published = stamped.repeated(write.key[1], write.count, write.floor)
+    return Stored(write, write.floor, 0, 0, published, iter(()))
 
 
 def planned(write: Write, next_offset: int, known: dict[str, int], fresh: dict[str, int]) -> Stored:

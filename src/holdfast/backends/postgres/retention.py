@@ -7,7 +7,7 @@ does this; a step that another one has taken already does nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -17,8 +17,9 @@ from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics, PartitionState
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.limits import MIB
+from holdfast.model.names import DONE_CURSOR, is_internal
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -27,19 +28,28 @@ _STEP: Final = 5_000
 # And their bytes: a large value is hundreds of rows of its own, and a step has to end within the deadline.
 _STEP_BYTES: Final = 16 * MIB
 _IDS_STEP: Final = 10_000
+# Of an internal topic, whose messages may have megabytes each.
+_DONE_STEP: Final = 10
 
 
 class Retention:
     """Looks after all partitions of a store."""
 
     def __init__(
-        self, database: Database, known: KnownTopics, *, now_ms: Callable[[], TimestampMs], dedupe_age_ms: int
+        self,
+        database: Database,
+        known: KnownTopics,
+        *,
+        now_ms: Callable[[], TimestampMs],
+        dedupe_age_ms: int,
+        cursor: Callable[[TopicName, CursorName], Mapping[int, Offset] | None],
     ) -> None:
         self.deleted_messages = 0
         self._database = database
         self._known = known
         self._now_ms = now_ms
         self._dedupe_age_ms = dedupe_age_ms
+        self._cursor = cursor
         self._sweeping = asyncio.Lock()
 
     async def run_on(self, pause_s: float) -> None:
@@ -64,6 +74,9 @@ class Retention:
         """Delete what retention no longer keeps; returns the number of messages."""
         deleted = 0
         for state in list(self._known.partitions.values()):
+            if is_internal(state.id.topic):
+                deleted += await self._drop_done(state)
+                continue
             topic = self._known.by_id.get(state.topic_id)
             if topic is None or (topic.config.retention_ms is None and topic.config.retention_bytes is None):
                 continue
@@ -73,6 +86,18 @@ class Retention:
             while step := await self._expire_step(state, before_ms, topic.config.retention_bytes):
                 deleted += step
         self.deleted_messages += deleted
+        return deleted
+
+    async def _drop_done(self, state: PartitionState) -> int:
+        """Delete what the brokers themselves need no more of an internal topic."""
+        done = (self._cursor(state.id.topic, DONE_CURSOR) or {}).get(state.id.number, Offset(0))
+        deleted = 0
+        while state.start < min(done, state.end):
+            cut = min(done, state.end, state.start + _DONE_STEP)
+            step = await self._delete_below(state, state.start, cut)
+            if step is None:
+                break
+            deleted += step
         return deleted
 
     async def _expire_step(self, state: PartitionState, before_ms: TimestampMs | None, bytes_max: int | None) -> int:
@@ -95,9 +120,13 @@ class Retention:
         if size_bytes > _STEP_BYTES:
             found = await self._database.fetch(sql("expired_by_size"), *place, _STEP_BYTES, cut - start)
             cut = max(start + 1, found[0][0]) if found else cut
-        moved = await self._database.fetch(sql("expire"), *place, cut)
+        return await self._delete_below(state, start, cut) or 0
+
+    async def _delete_below(self, state: PartitionState, start: int, cut: int) -> int | None:
+        """How many messages were deleted; none where another broker was faster."""
+        moved = await self._database.fetch(sql("expire"), state.topic_id, state.id.number, start, cut)
         if not moved:
-            return 0  # another broker was faster
+            return None
         messages, start, size_bytes, _ = moved[0]
         state.start, state.size_bytes = Offset(start), size_bytes
         return int(messages)

@@ -49,7 +49,7 @@ async def of_store(backend: PostgresBackend) -> ClusterDescription:
             addresses=msgspec.json.decode(addresses, type=dict[str, str]),
             partitions=partitions,
         )
-        for broker_id, name, addresses, _ in rows
+        for broker_id, name, addresses, *_ in rows
         if broker_id != backend.broker_id
     ]
     here = NodeDescription(

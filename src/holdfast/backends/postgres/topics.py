@@ -15,6 +15,7 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownBefore, KnownTopics, topic_of
 from holdfast.model.errors import TooManyTopics, TopicExists, TopicNotFound
 from holdfast.model.ids import TimestampMs, TopicName
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic, TopicConfig
 
 log = structlog.get_logger("holdfast.postgres")
@@ -42,7 +43,7 @@ class Topics:
         """Raises `TopicExists`, `TooManyTopics`, `Unavailable`."""
         if name in self._known.by_name:
             raise TopicExists(f"topic {name} exists already")
-        if config.retention_ms is None and config.retention_bytes is None:
+        if config.retention_ms is None and config.retention_bytes is None and not is_internal(name):
             default = self._default_retention
             config = msgspec.structs.replace(
                 config, retention_ms=default.retention_ms, retention_bytes=default.retention_bytes

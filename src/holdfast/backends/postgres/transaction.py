@@ -2,9 +2,10 @@
 
 1. lock the partitions' rows, in the order of their key, and read their next offsets: from here on this broker alone
    decides what comes next in them;
-2. where messages have ids: ask which are there already;
+2. where messages have ids, or batches a stamp: ask which are there already;
 3. COPY the rows of all that are new;
-4. note the ids, the partitions' new ends and this transaction's number in the writer's row, and send the notice.
+4. note the ids and stamps, the partitions' new ends and this transaction's number in the writer's row, and send the
+   notice.
 
 Whoever calls commits, and knows what to do where the answer is lost: the number in the writer's row tells.
 """
@@ -20,7 +21,8 @@ from asyncpg import Connection
 from holdfast.backends.postgres import copying, planning, rows
 from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
 from holdfast.backends.postgres.queries import sql
-from holdfast.model.errors import TopicNotFound
+from holdfast.backends.postgres.stamping import Stamps
+from holdfast.model.errors import TopicNotFound, Unavailable
 
 # The database takes notices below 8000 bytes.
 _NOTICE_BYTES_MAX: Final = 7_900
@@ -61,10 +63,19 @@ async def prepare(
             write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
     present = [write for write in writes if write.key in ends]
     known = await _known_ids(connection, present, dedupe_age_ms)
+    newest = await Stamps.read(connection, present)
     fresh: Offsets = {key: {} for key in ends}
     stored: list[Stored] = []
     for write in present:
-        part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
+        try:
+            is_new = newest.is_new(write, ends[write.key])
+        except Unavailable as error:
+            write.refuse(error)
+            continue
+        if is_new:
+            part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
+        else:
+            part = planning.repeated(write)
         ends[write.key] += part.fresh
         stored.append(part)
     if any(part.fresh and part.pushed is None for part in stored):
@@ -75,6 +86,7 @@ async def prepare(
         await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
     if any(part.keys for part in stored):
         await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
+    await newest.keep(connection)
     await _finish(connection, ends, stored, mark, number_before)
     return stored
 

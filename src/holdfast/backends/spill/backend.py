@@ -8,6 +8,9 @@ the backend takes a write again, which is looked for every 100 ms.
 **Nothing is stored twice.** A push whose fate is not known is kept with a mark that tells later whether it was stored.
 A backend that has no such marks gets messages with ids only.
 
+**Transactions wait for the store.** What is staged needs its place, and a commit is for all or nothing, so neither is
+kept here; and a commit does not overtake what waits in the spill for the same partition.
+
 **Publishing passes through `forward` alone.** `has_waiting` says yes to every fresh push, so the rules above the seam
 hand all of them over there; `append` is for what a leader does with what was forwarded to it, and passes through.
 """
@@ -21,7 +24,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 import structlog
-import uuid_utils
 
 from holdfast.backends.spill import events, files, pushes
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
@@ -55,7 +57,7 @@ from holdfast.model.limits import TOPICS_MAX
 from holdfast.model.messages import BatchPublished
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.wire import batch_builder, record_batch
+from holdfast.wire import stamps
 from holdfast.wire.push_batch import Pushed
 
 log = structlog.get_logger("holdfast.spill")
@@ -298,8 +300,10 @@ class SpillBackend(PassingBackend):
         return True
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        if names.is_internal(partition.topic) or stamps.is_stamped(batch):
+            return self._forward_own(partition, batch)
         if self._target.needs_ids and not has_ids:
-            batch, has_ids = _with_ids(batch), True
+            batch, has_ids = events.with_ids(batch), True
         if self._last_lap.is_on and (self.waiting.is_waiting(partition) or self._last_lap.has(partition)):
             held = self._last_lap.hold(partition, batch, has_ids=has_ids)
             if held is not None:
@@ -323,10 +327,18 @@ class SpillBackend(PassingBackend):
             return self._keep(partition, batch)
         return self._attempts.wait_for(future, partition, batch, mark, since_s)
 
+    def _forward_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        """What the broker stores for transactions. Raises `Unavailable` where it would have to be kept."""
+        if not self.is_healthy:
+            raise Unavailable(f"the store is away, and transactions wait for it: {self._reason}; try again later")
+        if not names.is_internal(partition.topic) and self.waiting.is_waiting(partition):
+            raise Unavailable(f"{partition} has messages in the spill, which transactions do not overtake; try again")
+        return self.inner.forward(partition, batch, has_ids=True)
+
     def push_losable(self, partition: PartitionId, batch: bytearray) -> BatchPublished:
         """Acknowledge a push that may be lost (qos 0) before it is anywhere but in memory. Raises `Unavailable`."""
         if self._target.needs_ids:
-            batch = _with_ids(batch)
+            batch = events.with_ids(batch)
         return self.losable.push(partition, batch, is_chosen=partition.topic not in self._provisional)
 
     def _forward_losable(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
@@ -427,12 +439,3 @@ class SpillBackend(PassingBackend):
 
     async def _create_plain(self, name: TopicName) -> None:
         await self.inner.create_topic(name, TopicConfig())
-
-
-def _with_ids(batch: bytearray) -> bytearray:
-    """The same messages, each with an id."""
-    messages = [
-        events.message_of(record, record_batch.record_id(record) or str(uuid_utils.uuid7()))
-        for record in record_batch.decode_records(batch)
-    ]
-    return batch_builder.build_batch(messages, record_batch.header(batch).base_timestamp_ms)

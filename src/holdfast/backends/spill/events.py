@@ -31,12 +31,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+import uuid_utils
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.backends.spill import fields, pushes, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
-from holdfast.wire import record_batch
+from holdfast.wire import batch_builder, record_batch
 from holdfast.wire.push_batch import PushedBatch
 
 _DEFAULT_PARTITION: Final = "Default"
@@ -221,3 +222,12 @@ def events_of(data: bytes) -> tuple[list[Event | None], list[BadLine]]:
         if reason is not None:
             bad.append(BadLine(place, line, reason))
     return events, bad
+
+
+def with_ids(batch: bytearray) -> bytearray:
+    """The same messages, each with an id."""
+    messages = [
+        message_of(record, record_batch.record_id(record) or str(uuid_utils.uuid7()))
+        for record in record_batch.decode_records(batch)
+    ]
+    return batch_builder.build_batch(messages, record_batch.header(batch).base_timestamp_ms)

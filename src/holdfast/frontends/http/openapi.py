@@ -27,6 +27,7 @@ _TAGS = {
     "Read": "Messages out, by offset, by time, or as they come.",
     "Cursors": "A named reader's place in a topic, kept by the broker.",
     "Queue": "Push and pop, in the shapes of Queen's clients.",
+    "Transactions": "Several messages, over topics and partitions, become visible together or not at all.",
     "Cluster": "Nodes, and who leads what.",
     "Operation": "Health, metrics and this description.",
 }
@@ -35,6 +36,7 @@ _PATH_PARAMETERS = {
     "partition": ("the partition's number", {"type": "integer", "minimum": 0}),
     "queue": ("the queue's name, which is a topic's", {"type": "string", "examples": ["orders"]}),
     "partition_name": ("the name that messages were pushed with", {"type": "string", "examples": ["Default"]}),
+    "writer": ("the writer's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["query-1"]}),
     "name": ("the cursor's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["billing"]}),
 }
 # What can happen to any call.

@@ -50,9 +50,8 @@ async def publish(services: Services, request: Request) -> Response:
 
 
 async def _publish_general(services: Services, topic: str, body: bytes) -> Response:
-    messages = decoded(_decoder, body).messages
-    ready = [_new_message(message, index, body) for index, message in enumerate(messages)]
-    published = await finished(services.broker.publish(topic, ready, _partition_of(messages)))
+    messages, partition = messages_of(body)
+    published = await finished(services.broker.publish(topic, messages, partition))
     if any(each.buffered for each in published):
         return json_response({"results": list(map(_buffered_result, published))})
     # The broker's own results have the very fields of `schema.PublishResult`.
@@ -66,6 +65,12 @@ def _buffered_result(published: Published) -> schema.PublishResult:
         duplicate=published.duplicate,
         buffered=published.buffered or msgspec.UNSET,
     )
+
+
+def messages_of(body: bytes) -> tuple[list[NewMessage], int | None]:
+    """The messages of a request that may have keys, ids and headers, and the partition that they name."""
+    messages = decoded(_decoder, body).messages
+    return [_new_message(message, index, body) for index, message in enumerate(messages)], _partition_of(messages)
 
 
 def _partition_of(messages: Sequence[schema.PublishMessage]) -> int | None:

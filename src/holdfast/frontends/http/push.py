@@ -69,7 +69,7 @@ def checked_push(broker: Broker, body: bytes) -> tuple[Columns, bool]:
 
 
 def _check_queue(broker: Broker, queue: str, columns: Columns) -> None:
-    if broker.backend.topic(TopicName(queue)) is not None:
+    if broker.backend.topic(TopicName(queue)) is not None and not names.is_internal(queue):
         return
     index = columns.queues.index(queue)
     try:

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from holdfast.model.cluster import GroupDescription
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import CursorDescription, TopicDescription
+from holdfast.model.transactions import StageReceipt, WriterDescription
 
 Partition = Annotated[int, Meta(ge=0)]
 Place = Annotated[str | int, Meta(description="'earliest', 'latest', an offset, or how long ago: '-10m' (s, m, h, d)")]
@@ -98,6 +99,19 @@ class Seek(Struct, frozen=True, forbid_unknown_fields=True):
 
     to: Place
     partition: Partition | None = None
+
+
+class Commit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transaction: what these receipts stand for, in this order."""
+
+    number: Annotated[int, Meta(description="above the writer's last number")]
+    receipts: Annotated[list[str], Meta(description="what stages of this writer and number answered with")]
+
+
+class Abort(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that the writer has staged and not committed is dropped."""
+
+    reason: Annotated[str, Meta(description="stands in the broker's log")] = ""
 
 
 class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,3 +318,15 @@ class Pop(Struct, frozen=True, kw_only=True):
 
 class Error(Struct, frozen=True):
     error: ErrorDescription
+
+
+class StageReceipts(Struct, frozen=True):
+    """What to name in a commit."""
+
+    receipts: list[StageReceipt]
+
+
+class Writers(Struct, frozen=True):
+    """Every writer of transactions."""
+
+    writers: list[WriterDescription]

@@ -30,6 +30,7 @@ from holdfast.frontends.http.services import Log, Services
 from holdfast.model.limits import CONNECTIONS_MAX, HTTP_BODY_BYTES_MAX
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
+from holdfast.transactions.service import Transactions
 
 # A reconnecting herd is as large as the clients are many; the kernel's own bound applies as well.
 BACKLOG: Final = 4096
@@ -54,9 +55,12 @@ class HttpFrontend:
         host_names_allowed: Collection[str] = (),
         bounds: Bounds | None = None,
         file_buffer: Callable[[], FileBuffer] | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         budget = BodyBudget(request_bytes_max=body_bytes_max, bytes_max=LARGEST_BODIES_HELD * body_bytes_max)
-        self._services = Services(broker, info=info, metrics_source=metrics_source, log=log, budget=budget)
+        self._services = Services(
+            broker, info=info, metrics_source=metrics_source, log=log, budget=budget, transactions=transactions
+        )
         self._services.file_buffer = file_buffer
         self._services.connections = lambda: len(self._state.connections)
         self._bounds = bounds or Bounds(connections_max=connections_max)

@@ -20,6 +20,7 @@ from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, TopicName
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
+from holdfast.transactions.service import Transactions
 
 
 class Log(Protocol):
@@ -41,9 +42,17 @@ class Services:
     """One front end's shared state. Lives on one event loop."""
 
     def __init__(
-        self, broker: Broker, *, info: Callable[[], Info], metrics_source: MetricsSource, log: Log, budget: BodyBudget
+        self,
+        broker: Broker,
+        *,
+        info: Callable[[], Info],
+        metrics_source: MetricsSource,
+        log: Log,
+        budget: BodyBudget,
+        transactions: Transactions | None = None,
     ) -> None:
         self.broker = broker
+        self.transactions = transactions
         self.info = info
         self.log = log
         self.budget = budget

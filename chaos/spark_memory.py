@@ -1,0 +1,107 @@
+"""Memory of a driver and its executors under a long stream: `python -m chaos.spark_memory --seconds 600`.
+
+A query copies a topic to another one for the whole time, batch after batch, on this machine's cores. The memory of
+each kind of process (the driver's Python, Java, and the Python workers that plan, read and write) is looked at all the
+time; what the most was in the last quarter may be little more than what it was in the second one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from chaos.spark import COPY, PARTITIONS, TOPIC, Driver, Publisher
+from chaos.spark_cluster import wait_for
+from holdfast.testing import LocalCluster
+
+_LOOK_S: Final = 1.0
+_START_S: Final = 240.0
+_MIB: Final = 1024 * 1024
+# What a process may take more without growing: a buffer that was once larger than before.
+_MORE_BYTES: Final = 24 * _MIB
+_MORE_SHARE: Final = 0.1
+
+
+class Local:
+    """This machine instead of a cluster, for `Driver`."""
+
+    master = "local[2]"
+    config: Final = {
+        "spark.driver.memory": "512m",
+        # All of the heap is taken at the start, so what grows later is not garbage that nobody collected yet.
+        "spark.driver.extraJavaOptions": "-Xms512m -XX:+AlwaysPreTouch -XX:+UseSerialGC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+    }
+
+
+def processes(root: int) -> Iterator[int]:
+    """A process and all its descendants."""
+    yield root
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{root}/task").iterdir():
+            for child in (task / "children").read_text("ascii").split():
+                yield from processes(int(child))
+
+
+def memory_bytes(root: int) -> dict[str, int]:
+    """Bytes that the processes of each kind hold, without what they share."""
+    found: dict[str, int] = {"driver": 0, "java": 0, "workers": 0}
+    for pid in processes(root):
+        with contextlib.suppress(OSError, ValueError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            sizes = dict(
+                line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()[1:]
+            )
+            kind = "driver" if pid == root else "java" if command[0].endswith(b"java") else "workers"
+            found[kind] += int(sizes["Pss"].split()[0]) * 1024
+    return found
+
+
+def run(seconds: float, directory: Path, console: Console) -> bool:
+    with LocalCluster(nodes=1) as cluster, cluster.connect_blocking(timeout_s=120) as broker:
+        for topic in (TOPIC, COPY):
+            broker.create_topic(topic, partitions=PARTITIONS, retention_ms=60_000)
+        driver = Driver(Local(), cluster, directory, "copy", is_bare=False)
+        quarters: list[dict[str, int]] = [{}, {}, {}, {}]
+        try:
+            with Publisher(broker, random.Random(seconds)):
+                root = driver.start().pid
+                wait_for(lambda: driver.batches > 1, "the query runs", _START_S)
+                begun, before = time.monotonic(), driver.batches
+                while (passed_s := time.monotonic() - begun) < seconds:
+                    most = quarters[int(4 * passed_s / seconds)]
+                    for kind, size in memory_bytes(root).items():
+                        most[kind] = max(most.get(kind, 0), size)
+                    time.sleep(_LOOK_S)
+        finally:
+            driver.close()
+    console.print(f"{driver.batches - before} batches in {seconds:g} s; the most of each quarter, in MiB:")
+    for most in quarters:
+        console.print({kind: round(size / _MIB) for kind, size in most.items()})
+    return all(quarters[3][kind] <= size * (1 + _MORE_SHARE) + _MORE_BYTES for kind, size in quarters[1].items())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.spark_memory", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    options = parser.parse_args()
+    console = Console(width=120)
+    with tempfile.TemporaryDirectory() as directory:
+        is_flat = run(options.seconds, Path(directory), console)
+    console.print("[green]flat[/green]" if is_flat else "[red]it grows[/red]")
+    return 0 if is_flat else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Batches that clients built: checked before anything is done with them, and taken apart where messages have ids."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from holdfast.broker import admit
+from holdfast.model.errors import BadBatch, BadMessageId
+from holdfast.model.ids import TimestampMs
+from holdfast.model.messages import NewMessage
+from holdfast.wire import record_batch, stamps
+
+# A producer whose clock is further ahead would make retention and search by time useless.
+_CLOCK_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1000
+
+
+class Prepared(NamedTuple):
+    """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
+
+    messages_count: int
+    batch: bytearray
+    messages_with_ids: list[NewMessage] | None
+
+
+def prepared(batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs) -> Prepared:
+    count, messages = checked(batch, message_bytes_max, now_ms)
+    # What was read where a transaction stored it is a message like any other here.
+    plain = stamps.cleared(batch) if stamps.is_stamped(batch) else bytearray(batch)
+    return Prepared(count, plain, messages)
+
+
+def checked(
+    batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs
+) -> tuple[int, list[NewMessage] | None]:
+    """How many messages it has, and them if some have ids. Raises `BadBatch`, `TooLarge`, `BadMessageId`."""
+    head, largest = record_batch.checked_largest(batch)
+    admit.check_largest(largest, message_bytes_max)
+    if head.max_timestamp_ms > now_ms + _CLOCK_AHEAD_MS_MAX:
+        raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
+    if not record_batch.has_ids(batch):
+        return head.record_count, None
+    messages = [
+        NewMessage(
+            value=record.value,
+            key=record.key,
+            id=_given_id(record),
+            headers=[pair for pair in record.headers if pair[0] != record_batch.ID_HEADER],
+        )
+        for record in record_batch.decode_records(batch)
+    ]
+    admit.check_messages(messages, message_bytes_max)
+    return head.record_count, messages
+
+
+def _given_id(record: record_batch.Record) -> str | None:
+    """The id in a record from outside. Two that are not UTF-8 would look alike, and one message be lost."""
+    for name, value in record.headers:
+        if name == record_batch.ID_HEADER:
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                raise BadMessageId(f"a message id is UTF-8 text, not {value[:60]!a}") from None
+    return None

@@ -1,0 +1,36 @@
+"""The Spark connector: `spark.read`, `readStream`, `write` and `writeStream` with `format("holdfast")`, and sessions.
+
+::
+
+    spark = holdfast.spark.session()
+    orders = spark.readStream.format("holdfast").options(servers="127.0.0.1:8090", subscribe="orders").load()
+
+The way of a read: `source` → `options` → `source_batch` or `source_stream`, which plan on the driver
+(`broker_places`, `offsets`, `slices`) → `reading`, on the executors: `fetching` → `decoding` (`record_starts`).
+The way of a write: `source` → `sink_options` → `sink`, on the executors `sink_pieces` (`sink_encoding`) → `sink_calls`.
+Both ask brokers through `broker_calls`.
+Around it: `spark_session` (`java`, `class_archive`, `shipping`), and `progress`, which tells the brokers how far a
+query is.
+
+Executors get this package as a zip. What they run imports Python's own modules, numpy, pyarrow and pyspark, and nothing
+else: neither the client nor msgspec.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.spark.shipping import cluster_config
+    from holdfast.spark.spark_session import session
+
+_PLACES = {"cluster_config": "holdfast.spark.shipping", "session": "holdfast.spark.spark_session"}
+
+__all__ = ["cluster_config", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'holdfast.spark' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

@@ -1,0 +1,69 @@
+"""How far a streaming query is: what Spark keeps in its checkpoint, and what its progress shows.
+
+::
+
+    {"offsets": {"orders": {"0": 17, "1": 20}}, "created_ms": {"orders": 1789000000000}, "began": {"orders": {"1": 5}},
+     "group": "billing", "servers": "127.0.0.1:8090"}
+
+An offset is the next message to be read. `created_ms` tells a topic from another that had its name before: offsets of
+the one mean nothing in the other. `began` is where a partition was begun that came while the query ran: a batch that is
+run again begins there too, although messages expired meanwhile. It stays as long as the partition, since offsets that
+change are news for Spark; checkpoints of older versions have none. `group` and `servers` are there for `progress`,
+which sees offsets and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from holdfast.spark.errors import BadOption, with_code
+
+PartitionKey = tuple[str, int]
+
+
+class StreamOffsets(NamedTuple):
+    """The same as values."""
+
+    places: dict[PartitionKey, int]
+    created_ms: dict[str, int]
+    group: str | None = None
+    servers: str = ""
+    began: Mapping[PartitionKey, int] = MappingProxyType({})
+
+    def as_json(self) -> dict[str, Any]:
+        kept: dict[str, Any] = {
+            "offsets": _by_topic(self.places),
+            "created_ms": dict(sorted(self.created_ms.items())),
+        }
+        if self.began:
+            kept["began"] = _by_topic(self.began)
+        return kept if self.group is None else {**kept, "group": self.group, "servers": self.servers}
+
+
+def from_json(kept: Mapping[str, Any]) -> StreamOffsets:
+    """What a checkpoint has; one of another source is refused."""
+    try:
+        return StreamOffsets(
+            _by_place(kept["offsets"]),
+            {topic: int(created_ms) for topic, created_ms in kept["created_ms"].items()},
+            kept.get("group"),
+            kept.get("servers", ""),
+            _by_place(kept.get("began", {})),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise with_code(BadOption, f"the checkpoint holds offsets that are not of this source: {kept!r:.200}") from None
+
+
+def _by_topic(places: Mapping[PartitionKey, int]) -> dict[str, dict[str, int]]:
+    offsets: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(places.items()):
+        offsets.setdefault(topic, {})[str(number)] = offset
+    return offsets
+
+
+def _by_place(offsets: Mapping[str, Mapping[str, int]]) -> dict[PartitionKey, int]:
+    return {
+        (topic, int(number)): int(offset) for topic, numbers in offsets.items() for number, offset in numbers.items()
+    }

@@ -1,0 +1,148 @@
+"""Writing to topics: `df.write` and `df.writeStream.format("holdfast")`, exactly once.
+
+Tasks stage their rows where nobody sees them and give the driver their receipts; the driver commits the receipts of the
+tasks that won under the query's id and the batch's number (docs/transactions.md). A task that runs twice stages twice,
+and one of the two is named. A driver that dies and comes back commits the same number: if that was decided, what it
+staged again is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from holdfast.model.errors import HoldfastError, TooLarge
+from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
+from holdfast.spark.errors import with_code
+from holdfast.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.spark.sink_calls import SinkCalls
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+# What is left behind otherwise does no harm: nobody waits for it as long as for the rows.
+_CLEANING_S_MAX: Final = 10.0
+
+_log = logging.getLogger("holdfast.spark")
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task has staged, and for whom."""
+
+    writer: str
+    receipts: list[str]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """A job: one transaction of a writer that is not used again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._writer = options.writer or f"spark-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _staged(self._options, self._writer, 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        is_new = _commit(self._options, self._writer, 0, messages)
+        if self._options.writer is None:
+            # The rows are there: a job that failed now would be run again, and they would be there twice.
+            _clean_up(self._options, lambda calls: calls.forget(self._writer), f"forget the writer {self._writer}")
+        elif not is_new:
+            _log.warning(
+                "a job of the writer %s was committed before: the rows of this one are not written again. For other "
+                "rows choose another name",
+                self._writer,
+            )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        def drop(calls: SinkCalls) -> None:
+            calls.abort(self._writer, "the job failed")
+            if self._options.writer is None:
+                calls.forget(self._writer)
+
+        _clean_up(self._options, drop, f"drop what {self._writer} has staged, which will expire")
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query: a transaction for each of its batches."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "tasks have a context"
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        assert query is not None and batch is not None, "a task of a streaming query knows its query and its batch"
+        return _staged(self._options, self._options.writer or f"spark-{query}", int(batch), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        # One writer: all tasks are of one query. Spark has a task even for a batch without rows; without any task there
+        # would be nothing to commit.
+        for writer in {message.writer for message in messages if isinstance(message, Staged)}:
+            _commit(self._options, writer, batchId, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was staged is dropped when the batch is written again, or expires: another driver may be at it."""
+
+
+def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[WriterCommitMessage | None]) -> bool:
+    """Whether it was new."""
+    receipts = [each for message in messages if isinstance(message, Staged) for each in message.receipts]
+    if len(receipts) > RECEIPTS_PER_COMMIT_MAX:
+        raise with_code(
+            TooLarge,
+            f"the tasks staged {len(receipts)} pieces, and a commit takes {RECEIPTS_PER_COMMIT_MAX}. Each task stages "
+            "one or more for each partition that it writes to: write with fewer tasks (coalesce), or with the rows of "
+            "a partition in one task (repartition by crc32(key) % partitions); a stream can have smaller batches",
+        )
+    with closing(_calls(options)) as calls:
+        return calls.commit(writer, number, receipts)
+
+
+def _clean_up(options: SinkOptions, clean: Callable[[SinkCalls], None], what: str) -> None:
+    """Leave nothing behind, as far as brokers can be reached: how the job ended is decided already."""
+    patience_s = min(_CLEANING_S_MAX, options.broker_timeout_s)
+    try:
+        with closing(_calls(options._replace(broker_timeout_s=patience_s))) as calls:
+            clean(calls)
+    except HoldfastError as error:
+        _log.warning("could not %s: %s", what, error)
+
+
+def _calls(options: SinkOptions, turn: int = 0) -> SinkCalls:
+    from holdfast.spark.sink_calls import SinkCalls
+
+    return SinkCalls(options.servers, options.broker_timeout_s, turn)
+
+
+def _staged(options: SinkOptions, writer: str, number: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Stage all rows of a task."""
+    from pyspark import TaskContext
+
+    from holdfast.spark.sink_pieces import pieces
+
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    attempt = "" if context is None else f"task {context.taskAttemptId()}, try {context.attemptNumber()}"
+    receipts: list[str] = []
+    with closing(_calls(options, task)) as calls:
+        for piece in pieces(batches, options.topic, calls.partitions, task):
+            receipt = calls.stage(writer, number, piece.topic, piece.partition, piece.batches, attempt)
+            if receipt is None:
+                return Staged(writer, [])
+            receipts.append(receipt)
+    return Staged(writer, receipts)

@@ -1,0 +1,79 @@
+"""The options of the sink, and the columns that it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructType
+
+from holdfast.spark.errors import BadOption, BadSchema, with_code
+from holdfast.spark.options import BROKER_TIMEOUT_S_DEFAULT, known_options, parse_duration_s, parse_servers
+
+SINK_NAMES: Final = ("servers", "topic", "writer", "brokerTimeout")
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+_WRITER = re.compile(r"[A-Za-z0-9._-]{1,180}")
+_TEXT: Final = (BinaryType, StringType)
+SINK_COLUMNS: Final = {
+    "value": _TEXT,
+    "key": _TEXT,
+    "id": (StringType,),
+    "topic": (StringType,),
+    "partition": (IntegerType, LongType),
+    "headers": (ArrayType,),
+}
+
+
+class SinkOptions(NamedTuple):
+    """What a query asks for; of plain values, as it travels to the executors."""
+
+    servers: tuple[tuple[str, int], ...]
+    topic: str | None
+    writer: str | None
+    broker_timeout_s: float
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Check everything that can be checked without a broker. Names are taken in any case, as Spark does."""
+    options = known_options(given, SINK_NAMES, sparks_own=_SPARKS_OWN)
+    writer = options.get("writer")
+    if writer is not None and not _WRITER.fullmatch(writer):
+        raise with_code(BadOption, "writer has 1 to 180 letters, digits, '.', '_' and '-'")
+    return SinkOptions(
+        servers=parse_servers(options.get("servers", "")),
+        topic=options.get("topic") or None,
+        writer=writer,
+        broker_timeout_s=parse_duration_s(options, "brokerTimeout", BROKER_TIMEOUT_S_DEFAULT),
+    )
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Refuse a query whose rows cannot be messages, before it begins."""
+    for field in schema.fields:
+        kinds = SINK_COLUMNS.get(field.name)
+        if kinds is None:
+            raise with_code(
+                BadSchema, f"a message has no column {field.name}; the sink takes {', '.join(SINK_COLUMNS)}"
+            )
+        if not isinstance(field.dataType, kinds):
+            wanted = " or ".join(kind.typeName() for kind in kinds)
+            raise with_code(BadSchema, f"the column {field.name} is {wanted}, not {field.dataType.simpleString()}")
+        if isinstance(field.dataType, ArrayType):
+            _check_headers(field.dataType)
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise with_code(BadSchema, "a message needs the column value, binary or string; to_json makes one of others")
+    if options.topic is None and "topic" not in names:
+        raise with_code(BadOption, "say where to write with the option topic, or with a column of that name")
+
+
+def _check_headers(headers: ArrayType) -> None:
+    """Fields are taken by their names, in any order."""
+    element = headers.elementType
+    kinds = {each.name: type(each.dataType) for each in element.fields} if isinstance(element, StructType) else {}
+    if kinds.keys() != {"key", "value"} or kinds["key"] is not StringType or kinds["value"] not in _TEXT:
+        raise with_code(
+            BadSchema,
+            f"the column headers is array<struct<key:string,value:binary>>, not {headers.simpleString()}",
+        )

@@ -1,0 +1,79 @@
+"""`spark.read.format("holdfast")`: what is there when the query is planned, read by as many tasks as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from holdfast.spark.fetching import Slice, data_lost
+from holdfast.spark.options import EARLIEST, LATEST, Places, SourceOptions
+from holdfast.spark.reading import read_slice
+from holdfast.spark.slices import Ranges, slices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.spark.broker_places import PartitionPlace
+
+
+class SlicePartition(InputPartition):
+    """One task's slice, as Spark carries it to an executor; nothing to read where a query has no data."""
+
+    def __init__(self, wanted: Slice | None) -> None:
+        super().__init__(None if wanted is None else tuple(wanted))
+
+    @property
+    def slice(self) -> Slice | None:
+        return None if self.value is None else Slice(*self.value)
+
+
+class BatchReader(DataSourceReader):
+    """The reader of one batch query. Planned on the driver, then it travels to the executors."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from holdfast.spark.broker_places import broker_places
+
+        with broker_places(self._options) as places:
+            there = places.partitions()
+            starts = places.resolve(self._options.starting, there, EARLIEST)
+            ends = places.resolve(self._options.ending, there, LATEST)
+            ranges = {
+                (each.topic, each.number): self._checked(
+                    each, starts[each.topic, each.number], ends[each.topic, each.number]
+                )
+                for each in there
+            }
+            ranges = self._narrowed(ranges)
+            begins_at_ms = self._begins_at_ms()
+            if begins_at_ms is not None:
+                wanted = [each for each in there if (each.topic, each.number) in ranges]
+                firsts = places.resolve(Places(timestamp_ms=begins_at_ms), wanted, EARLIEST)
+                ranges = {place: (max(start, firsts[place]), end) for place, (start, end) in ranges.items()}
+        return [SlicePartition(each) for each in slices(ranges, self._options.partitions_min)] or [SlicePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlicePartition)
+        return read_slice(self._options, self._schema, partition.slice)
+
+    def _narrowed(self, ranges: Ranges) -> Ranges:
+        """For readers that know from filters what is not wanted."""
+        return ranges
+
+    def _begins_at_ms(self) -> int | None:
+        """The time before which nothing is wanted, for readers that know."""
+        return None
+
+    def _checked(self, each: PartitionPlace, start: int, end: int) -> tuple[int, int]:
+        """The range, without what has expired before it was asked for."""
+        if start >= each.start or start >= end:
+            return start, end
+        if self._options.fail_on_data_loss:
+            raise data_lost(f"{each.topic}/{each.number}: offsets {start} to {each.start - 1} have expired")
+        return min(each.start, end), end

@@ -1,0 +1,227 @@
+"""`spark.readStream.format("holdfast")`: micro-batches between offsets that Spark keeps in its checkpoint.
+
+Which messages a batch has is decided once, by its two offsets, and stored offsets never mean another message: so a
+batch that is run again, by a task, a job or another driver, has the same rows, and with a sink that takes a batch once,
+each message counts once.
+
+Spark asks for the first offset more than once, and again when a query is restarted before its first batch. "The end"
+would be another place each time; so it is looked up once, and where the query has a `groupId` it is kept in the
+brokers, as the place of the group's cursor, before Spark is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from holdfast.spark.fetching import data_lost
+from holdfast.spark.offsets import PartitionKey, StreamOffsets, from_json
+from holdfast.spark.options import LATEST, Places, SourceOptions
+from holdfast.spark.reading import read_slice
+from holdfast.spark.slices import limited, slices
+from holdfast.spark.source_batch import SlicePartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace
+
+_log = logging.getLogger("holdfast.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of one streaming query: plans in one process of the driver for as long as the query runs.
+
+    Only the options and the schema travel to the executors.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._kept_places: BrokerPlaces | None = None
+        self._initial: StreamOffsets | None = None
+        self._known_ends: StreamOffsets | None = None
+        self._target: StreamOffsets | None = None
+        self._missed: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors read slices; connections and what was planned stay here.
+        return {**self.__dict__, "_kept_places": None, "_initial": None, "_known_ends": None, "_target": None}
+
+    @property
+    def _places(self) -> BrokerPlaces:
+        from holdfast.spark.broker_places import BrokerPlaces
+
+        if self._kept_places is None:
+            self._kept_places = BrokerPlaces(self._options)
+        return self._kept_places
+
+    # --- where to begin ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self._initial is None:
+            self._initial = self._first_places()
+        return self._initial.as_json()
+
+    def _first_places(self) -> StreamOffsets:
+        there = self._places.partitions(is_missing_fine=self._options.pattern is not None)
+        group = self._options.group_id
+        starting = self._options.starting
+        kept = {}
+        if group is not None and (starting.is_moving or starting == Places()):
+            kept = self._places.kept_places(group, {each.topic for each in there})
+        unkept = [each for each in there if (each.topic, each.number) not in kept]
+        starts = self._places.resolve(starting, unkept, LATEST)
+        if group is not None and starts:
+            self._places.keep_places(group, starts)
+        return self._offsets({**starts, **kept}, there)
+
+    # --- where to end -----------------------------------------------------------------------------
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(self._options.offsets_per_trigger_max)
+        if self._options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(self._options.bytes_per_trigger_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        there = self._places.partitions(is_missing_fine=True)
+        self._target = self._offsets(self._places.certain_ends(there), there)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        known = from_json(start)
+        there = self._places.partitions(is_missing_fine=True, known_created_ms=known.created_ms)
+        begin, ends = self._from_here_on(known, there)
+        self._known_ends = self._offsets(ends, there)
+        if self._target is not None:
+            # Not what a node knows, which may be less: the query would end before the target.
+            ends = {place: max(start, self._target.places.get(place, start)) for place, start in begin.items()}
+        ranges = {place: (begin[place], end) for place, end in ends.items()}
+        for offsets_max in self._offset_limits(limit, there):
+            ranges = limited(ranges, offsets_max)
+        reached = self._offsets({place: end for place, (_, end) in ranges.items()}, there)
+        reached = reached._replace(began=_began(known, reached, begin))
+        return self._with_those_gone(reached, known).as_json()
+
+    def _with_those_gone(self, reached: StreamOffsets, known: StreamOffsets) -> StreamOffsets:
+        """Topics that are not there keep their offsets: one that comes back is read on, not again."""
+        gone = known.created_ms.keys() - reached.created_ms.keys()
+        kept = {topic for topic in gone if self._options.chooses(topic)}
+        return reached._replace(
+            places=reached.places | {place: offset for place, offset in known.places.items() if place[0] in kept},
+            created_ms=reached.created_ms | {topic: known.created_ms[topic] for topic in kept},
+            began={**reached.began, **{place: offset for place, offset in known.began.items() if place[0] in kept}},
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._known_ends is None else self._known_ends.as_json()
+
+    def _from_here_on(
+        self, begin: StreamOffsets, there: list[PartitionPlace]
+    ) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
+        """Where each partition is to be read from, and its end; partitions that are new are read from their start."""
+        starts, ends = {}, {}
+        for each in there:
+            place = (each.topic, each.number)
+            start = begin.places.get(place, each.start)
+            if begin.created_ms.get(each.topic, each.created_ms) != each.created_ms:
+                self._lost(f"the topic {each.topic} was deleted and made anew")
+                start = each.start
+            elif start < each.start:
+                self._lost(
+                    f"{each.topic}/{each.number}: offsets {start} to {each.start - 1} expired before they were read"
+                )
+                start = each.start
+            starts[place] = start
+            # The node that answers may be behind the one that was asked before: an end never moves back.
+            ends[place] = max(start, each.end)
+        gone = {topic for topic, _ in begin.places} - {topic for topic, _ in starts}
+        gone = set(filter(self._options.chooses, gone))
+        for topic in sorted(gone - self._missed):
+            self._lost(f"the topic {topic} is gone")
+        self._missed = gone  # each is told of once
+        return starts, ends
+
+    def _offset_limits(self, limit: ReadLimit, there: list[PartitionPlace]) -> Iterator[int]:
+        """Every limit that holds, as a number of messages."""
+        if isinstance(limit, ReadMaxRows):
+            yield limit.max_rows
+        bytes_max = [limit.max_bytes] if isinstance(limit, ReadMaxBytes) else []
+        if self._options.bytes_per_trigger_max is not None and isinstance(limit, ReadMaxRows):
+            bytes_max.append(self._options.bytes_per_trigger_max)
+        for size_max in bytes_max:
+            messages = sum(each.end - each.start for each in there)
+            mean_bytes = max(1.0, sum(each.size_bytes for each in there) / max(1, messages))
+            yield max(1, int(size_max / mean_bytes))
+
+    # --- a batch ----------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        begin, stop = from_json(start), from_json(end)
+        ranges = {}
+        fresh: dict[PartitionKey, int] | None = None
+        for place, stop_at in stop.places.items():
+            if not _is_new(place, begin, stop):
+                ranges[place] = (begin.places[place], stop_at)
+            elif place in stop.began:
+                ranges[place] = (stop.began[place], stop_at)
+            else:  # a checkpoint of a version that did not keep this: from the start that is left
+                if fresh is None:
+                    there = self._places.partitions(is_missing_fine=True)
+                    fresh = {(each.topic, each.number): each.start for each in there}
+                ranges[place] = (min(fresh.get(place, 0), stop_at), stop_at)
+        return [SlicePartition(each) for each in slices(ranges, self._options.partitions_min)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SlicePartition)
+        return read_slice(self._options, self._schema, partition.slice)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._options.group_id is not None:
+            from holdfast.spark.progress import publish_progress
+
+            publish_progress(self._places.client, from_json(end))
+
+    def stop(self) -> None:
+        if self._kept_places is not None:
+            self._kept_places.close()
+
+    def _offsets(self, places: dict[PartitionKey, int], there: list[PartitionPlace]) -> StreamOffsets:
+        return StreamOffsets(
+            places,
+            {each.topic: each.created_ms for each in there},
+            self._options.group_id,
+            self._options.url if self._options.group_id is not None else "",
+        )
+
+    def _lost(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise data_lost(text)
+        _log.warning("%s; going on without it", text)
+
+
+def _is_new(place: PartitionKey, before: StreamOffsets, after: StreamOffsets) -> bool:
+    """Whether a partition came between the two, or its topic was made anew."""
+    created_ms = after.created_ms[place[0]]
+    return place not in before.places or before.created_ms.get(place[0], created_ms) != created_ms
+
+
+def _began(known: StreamOffsets, reached: StreamOffsets, begin: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
+    """Where each partition was begun that came while the query ran, now or before."""
+    return {
+        place: begin[place] if is_new else known.began[place]
+        for place in reached.places
+        if (is_new := _is_new(place, known, reached)) or place in known.began
+    }

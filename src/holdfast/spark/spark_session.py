@@ -1,0 +1,78 @@
+"""A Spark session that can read and write Holdfast: `holdfast.spark.session()`, on a laptop and on a cluster.
+
+It finds Java, gives Python workers what they need, starts fast where a class archive is there, sends the connector to
+the executors, and tells the brokers how far streaming queries are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
+
+from holdfast.spark import class_archive
+from holdfast.spark.interpreter import choose_python
+from holdfast.spark.java import find_java, quick_forks
+from holdfast.spark.shipping import cluster_config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Where a checkpoint is on this machine's disk. Without native libraries, which pip does not bring, Hadoop starts a
+# process each time it sets the rights of a file or looks whether it is a link: the manager that Spark prefers does so
+# about ten times for one file, and this one twice. Both rename a file that is complete.
+_LOCAL_SETTINGS: Final = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+# A session that is asked for again has its listener.
+_listened_to: WeakSet[SparkSession] = WeakSet()
+
+
+def session(
+    master: str = "local[*]",
+    app_name: str = "holdfast",
+    *,
+    config: Mapping[str, object] | None = None,
+    python: str | None = None,
+) -> SparkSession:
+    """The session of this process: a new one, or the one that is there.
+
+    `config` are Spark's own settings. `python` is the interpreter of the executors, by a name that means one on this
+    machine too: Spark plans with the same. It is this one for `local…`, and `python3` elsewhere.
+    """
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.progress import ProgressListener
+
+    given = {name: str(value) for name, value in (config or {}).items()}
+    is_local = master.startswith("local")
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    choose_python(python, is_local=is_local)
+    # Java that only puts together how to start Java.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    settings = {
+        **(_LOCAL_SETTINGS if is_local else {}),
+        # Opt-in for each query by the option pushFilters; without this Spark refuses readers that can do it.
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        **given,
+    }
+    if not is_local:
+        settings = cluster_config(settings)
+    archive_options = class_archive.java_options(java) if class_archive.is_used() else []
+    options = [*archive_options, *quick_forks(java), given.get("spark.driver.extraJavaOptions", "")]
+    settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
+    builder: Any = SparkSession.builder.master(master).appName(app_name)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    started: SparkSession = builder.getOrCreate()
+    if class_archive.is_made():
+        class_archive.make_in_background(java)
+    if started not in _listened_to:
+        _listened_to.add(started)
+        started.streams.addListener(ProgressListener())
+    return started

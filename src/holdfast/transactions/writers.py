@@ -1,0 +1,215 @@
+"""Where each writer stands: kept as a cursor of the topic of decisions, durable like every cursor, and for ever.
+
+A cursor has a position for each partition of its topic; here the positions mean other things::
+
+    0  the last number that was committed
+    1  the decision that committed it: an offset in the writer's partition of decisions
+    2  when that was decided, in milliseconds
+    3  what was staged below this offset and is not committed is dropped
+    4  the last decision of this writer that was looked at, whatever became of it
+
+All of them only go forward, so a coordinator that was stopped and wakes up takes nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple
+
+from holdfast.broker.backend import Backend
+from holdfast.model.errors import CursorMoved, Unavailable
+from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName, WriterName
+from holdfast.model.limits import NUMBER_MAX
+from holdfast.model.names import DONE_CURSOR
+from holdfast.model.transactions import WriterDescription
+from holdfast.wire.transactions import DECISIONS, STAGED, partition_of
+
+_PREFIX: Final = "w."
+_NUMBER, _COMMITTED, _COMMITTED_MS, _DROPPED_BELOW, _DECIDED = range(5)
+_NONE: Final = -1
+_COUNTED_S: Final = 5.0
+
+
+class WriterState(NamedTuple):
+    """Everything that is known of a writer; -1 where there is nothing yet."""
+
+    number: int = _NONE
+    committed: int = _NONE
+    committed_ms: int = _NONE
+    dropped_below: int = 0
+    decided: int = _NONE
+
+
+class Note(NamedTuple):
+    """A position of a cursor that speaks of a log: it is at most so far behind the log's end."""
+
+    topic: TopicName
+    name: CursorName
+    place: int
+    position: Offset | None
+    log: PartitionId
+    behind: int
+
+
+class Writers:
+    """The writers of all partitions, as this node knows them."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._waiting: dict[CursorName, set[asyncio.Event]] = {}
+        self._count = 0
+        self._counted_s = float("-inf")
+        backend.watch_cursors(self._on_move)
+
+    def state(self, writer: WriterName) -> WriterState:
+        positions = self._backend.cursor(DECISIONS, _cursor(writer)) or {}
+        return WriterState(
+            number=positions.get(_NUMBER, _NONE),
+            committed=positions.get(_COMMITTED, _NONE),
+            committed_ms=positions.get(_COMMITTED_MS, _NONE),
+            dropped_below=positions.get(_DROPPED_BELOW, 0),
+            decided=positions.get(_DECIDED, _NONE),
+        )
+
+    def is_known(self, writer: WriterName) -> bool:
+        return self._backend.cursor(DECISIONS, _cursor(writer)) is not None
+
+    def names(self) -> list[WriterName]:
+        return sorted(self._names())
+
+    def _names(self) -> list[WriterName]:
+        return [
+            WriterName(name.removeprefix(_PREFIX))
+            for topic, name in self._backend.cursors()
+            if topic == DECISIONS and name.startswith(_PREFIX)
+        ]
+
+    def count(self) -> int:
+        """About how many there are: counted once in a while, for there may be very many."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._counted_s > _COUNTED_S:
+            self._counted_s, self._count = now_s, len(self._names())
+        return self._count
+
+    def describe(self, writer: WriterName) -> WriterDescription:
+        state = self.state(writer)
+        has_committed = state.number != _NONE
+        return WriterDescription(
+            writer=writer,
+            last_number=state.number if has_committed else None,
+            committed_ms=TimestampMs(state.committed_ms) if has_committed else None,
+        )
+
+    # --- what the coordinator notes: durable on return -------------------------------------------------
+
+    async def committed(self, writer: WriterName, number: int, decision: Offset, decided_ms: TimestampMs) -> None:
+        await self._note(writer, {_NUMBER: number, _COMMITTED: decision, _COMMITTED_MS: decided_ms, _DECIDED: decision})
+
+    async def dropped(self, writer: WriterName, below: Offset, decision: Offset) -> None:
+        await self._note(writer, {_DROPPED_BELOW: below, _DECIDED: decision})
+
+    async def looked_at(self, writer: WriterName, decision: Offset) -> None:
+        """A decision that changes nothing."""
+        await self._note(writer, {_DECIDED: decision})
+
+    async def _note(self, writer: WriterName, positions: Mapping[int, int]) -> None:
+        offsets = {place: Offset(value) for place, value in positions.items()}
+        moved = self._backend.set_cursor(DECISIONS, _cursor(writer), offsets, only_forward=True)
+        # The backend owns its future: a coordinator that is cancelled must not cancel it.
+        await asyncio.shield(moved)
+
+    async def forget(self, writer: WriterName) -> None:
+        if self.is_known(writer):
+            await self._backend.delete_cursor(DECISIONS, _cursor(writer))
+
+    # --- after a loss -----------------------------------------------------------------------------------
+
+    def notes(self, coordinator: int) -> list[Note]:
+        """Everything that is noted of the decisions and pieces of one coordinator, as of now."""
+        decided, staged = PartitionId(DECISIONS, coordinator), PartitionId(STAGED, coordinator)
+        notes = [
+            Note(log.topic, DONE_CURSOR, coordinator, done.get(coordinator), log, 0)
+            for log in (decided, staged)
+            if (done := self._backend.cursor(log.topic, DONE_CURSOR))
+        ]
+        for writer in self._names():
+            if partition_of(writer) == coordinator:
+                name = _cursor(writer)
+                positions = self._backend.cursor(DECISIONS, name) or {}
+                for place in (_COMMITTED, _DECIDED):
+                    notes.append(Note(DECISIONS, name, place, positions.get(place), decided, 1))
+                notes.append(Note(DECISIONS, name, _DROPPED_BELOW, positions.get(_DROPPED_BELOW), staged, 0))
+        return notes
+
+    async def take_back(self, notes: list[Note]) -> int:
+        """Take back what notes say of more than their logs have, which were caught up with since; returns how many.
+
+        With a weaker sync a power loss takes the end of a log and leaves what was noted of it. What comes to stand
+        there next would be taken for looked at, dropped or done.
+        """
+        taken = 0
+        for topic, name, place, position, log, behind in notes:
+            end = self._backend.end_offset(log) - behind
+            if position is not None and position > end:
+                with contextlib.suppress(CursorMoved):  # by another coordinator, which knows better
+                    await self._backend.take_cursor(topic, name, place, stands_at=position, to=Offset(end))
+                    taken += 1
+        return taken
+
+    # --- waiting ----------------------------------------------------------------------------------------
+
+    async def until_decided(self, writer: WriterName, decision: Offset, number: int = NUMBER_MAX) -> WriterState:
+        """Wait until a decision was looked at, or the writer has that number; whoever waits bounds the time."""
+
+        async def is_decided() -> bool:
+            state = self.state(writer)
+            return state.number >= number or await self._is_past(partition_of(writer), decision, state.decided)
+
+        await self._until(_cursor(writer), is_decided)
+        return self.state(writer)
+
+    async def until_done(self, writer: WriterName, decision: Offset) -> None:
+        """Wait until everything up to a decision is done, and will not be done again."""
+        number = partition_of(writer)
+
+        async def is_done() -> bool:
+            done = (self._backend.cursor(DECISIONS, DONE_CURSOR) or {}).get(number, 0)
+            return await self._is_past(number, decision, done - 1)
+
+        await self._until(DONE_CURSOR, is_done)
+
+    async def _is_past(self, number: int, decision: Offset, position: int) -> bool:
+        """Whether a position says that a decision was looked at. Beyond the end of the log it says nothing.
+
+        With a weaker sync a power loss takes decisions and leaves what was noted of them; it is taken back soon.
+        """
+        if position < decision:
+            return False
+        partition = PartitionId(DECISIONS, number)
+        if position >= self._backend.end_offset(partition):
+            with contextlib.suppress(Unavailable):  # then it is not known yet
+                await self._backend.catch_up(partition)
+        return position < self._backend.end_offset(partition)
+
+    async def _until(self, name: CursorName, is_so: Callable[[], Awaitable[bool]]) -> None:
+        moved = asyncio.Event()
+        self._waiting.setdefault(name, set()).add(moved)
+        try:
+            while not await is_so():
+                await moved.wait()
+                moved.clear()
+        finally:
+            self._waiting[name].discard(moved)
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    def _on_move(self, topic: TopicName, name: CursorName) -> None:
+        if topic == DECISIONS:
+            for moved in self._waiting.get(name, ()):
+                moved.set()
+
+
+def _cursor(writer: WriterName) -> CursorName:
+    return CursorName(_PREFIX + writer)

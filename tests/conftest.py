@@ -1,0 +1,22 @@
+"""How a run with several processes shares the tests out."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# They share one Spark session and one broker, which take longer to start than most of these tests to run.
+ONE_PROCESS: Final = "tests/spark/session/"
+
+
+class Scheduling(LoadScopeScheduling):
+    """Each test goes to whichever process is free, but for those that share something dear: one gets all of those."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None

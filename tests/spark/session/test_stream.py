@@ -1,0 +1,128 @@
+"""`spark.readStream.format("holdfast")`: every message in exactly one batch, through restarts, as far as limits let."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast import BlockingClient
+from holdfast.testing import LocalCluster
+from tests.spark.session.conftest import Reading
+
+
+def places(spark: SparkSession, directory: Path) -> list[tuple[int, int]]:
+    return sorted(
+        tuple(row) for row in spark.read.parquet(str(directory / "rows")).select("partition", "offset").collect()
+    )
+
+
+def test_restart_goes_on_where_the_checkpoint_is(
+    reading: Reading, broker: BlockingClient, tmp_path: Path, spark: SparkSession
+) -> None:
+    broker.create_topic(reading.topic, partitions=2)
+    for partition in (0, 1):
+        broker.publish_many(reading.topic, [b"x"] * 50, partition=partition)
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40, "groupId": "billing"}
+    progress = reading.to_parquet(tmp_path, **options)
+    assert [each["numInputRows"] for each in progress] == [40, 40, 20]
+    # The last batch is told of, too, though Spark never tells its source.
+    wait_for(lambda: broker.cursor(reading.topic, "billing").lag == 0, "the cursor stands at the end")
+    broker.publish_many(reading.topic, [b"y"] * 10, partition=1)
+    progress = reading.to_parquet(tmp_path, **options)
+    assert [each["numInputRows"] for each in progress] == [10]
+    assert places(spark, tmp_path) == [(0, n) for n in range(50)] + [(1, n) for n in range(60)]
+
+
+def test_latest_is_one_place_however_often_spark_asks(reading: Reading, broker: BlockingClient, tmp_path: Path) -> None:
+    from holdfast.spark.options import parse_options
+    from holdfast.spark.schema import source_schema
+    from holdfast.spark.source_stream import StreamReader
+
+    broker.publish_many(reading.topic, [b"before"] * 5, partition=0)
+    options = parse_options({"servers": reading.servers, "subscribe": reading.topic, "groupId": "late"})
+    first = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+    asked = first.initialOffset()
+    broker.publish_many(reading.topic, [b"after"] * 3, partition=0)
+    assert first.initialOffset() == asked
+    # Another driver, before the first batch: the messages published meanwhile are not jumped over.
+    restarted = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+    assert restarted.initialOffset() == asked
+    assert asked["offsets"] == {reading.topic: {"0": 5}}
+    for reader in (first, restarted):
+        reader.stop()
+
+
+def test_stream_follows_new_messages_and_new_topics(
+    reading: Reading, broker: BlockingClient, spark: SparkSession
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def note(rows: DataFrame, _: int) -> None:
+        seen.extend((row.topic, row.offset) for row in rows.select("topic", "offset").collect())
+
+    broker.publish(f"{reading.topic}-a", "before")
+    query = (
+        reading.stream(subscribePattern=f"{reading.topic}-.*", startingOffsets="latest")
+        .writeStream.foreachBatch(note)
+        .start()
+    )
+    try:
+        wait_for(lambda: query.lastProgress is not None, "the query runs")
+        broker.publish(f"{reading.topic}-a", "after")
+        broker.publish(f"{reading.topic}-b", "new")
+        wait_for(lambda: len(seen) >= 2, "both messages arrive")
+    finally:
+        query.stop()
+    assert sorted(seen) == [(f"{reading.topic}-a", 1), (f"{reading.topic}-b", 0)]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_topic_made_anew_is_data_loss(
+    reading: Reading, broker: BlockingClient, tmp_path: Path, spark: SparkSession, fails: bool
+) -> None:
+    broker.publish_many(reading.topic, [b"old"] * 5, partition=0)
+    reading.to_parquet(tmp_path, startingOffsets="earliest")
+    broker.delete_topic(reading.topic)
+    time.sleep(0.002)  # topics are told apart by the millisecond of their making
+    broker.publish_many(reading.topic, [b"new"] * 2, partition=0)
+    if fails:
+        with pytest.raises(StreamingQueryException, match="was deleted and made anew"):
+            reading.to_parquet(tmp_path, startingOffsets="earliest")
+        return
+    reading.to_parquet(tmp_path, startingOffsets="earliest", failOnDataLoss=False)
+    values = sorted(bytes(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).collect())
+    assert values == [b"new"] * 2 + [b"old"] * 5
+
+
+def test_broker_that_is_away_for_a_while_is_waited_for(spark: SparkSession, topic: str, tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, data=tmp_path / "broker") as cluster:
+        reading = Reading(spark, cluster.url, topic)
+        with cluster.connect_blocking() as broker:
+            broker.publish_many(topic, [b"x"] * 10, partition=0)
+        reading.to_parquet(tmp_path, startingOffsets="earliest")
+        cluster.kill("n1")
+        # The query is planned while nobody answers.
+        back = threading.Timer(3.0, cluster.start, ["n1"])
+        back.start()
+        reading.to_parquet(tmp_path, startingOffsets="earliest")
+        back.join()
+        with cluster.connect_blocking() as broker:
+            broker.publish_many(topic, [b"y"] * 5, partition=0)
+        reading.to_parquet(tmp_path, startingOffsets="earliest")
+        cluster.kill("n1")
+        with pytest.raises(StreamingQueryException, match="did not get through within 1 s"):
+            reading.to_parquet(tmp_path, startingOffsets="earliest", brokerTimeout="1s")
+    assert places(spark, tmp_path) == [(0, n) for n in range(15)]
+
+
+def wait_for(condition: Any, what: str, timeout_s: float = 40.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,181 @@
+"""A task reads its slice through brokers that fail, lie and come late, or says clearly why it cannot."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import Offset
+from holdfast.spark import fetching
+from holdfast.spark.decoding import decode
+from holdfast.spark.fetching import Slice, Source, fetch
+from holdfast.spark.schema import arrow_schema, source_schema
+from holdfast.wire.batch_builder import build_values
+from holdfast.wire.record_batch import place
+
+Answer = tuple[int, bytes, int]
+Script = Callable[[str], Answer]
+SCHEMA = arrow_schema(source_schema(None, with_headers=False))  # type: ignore[arg-type]
+WANTED = Slice("orders", 0, 2, 8)
+
+
+def stored(first: int, count: int) -> bytes:
+    batch = build_values([b"%d" % number for number in range(first, first + count)], 5)
+    place(batch, Offset(first), 1)
+    return bytes(batch)
+
+
+def refusal(status: int, code: str, **more: object) -> Answer:
+    return status, json.dumps({"error": {"code": code, "message": "no", **more}}).encode(), -1
+
+
+@contextmanager
+def brokers(*scripts: Script) -> Iterator[tuple[tuple[str, int], ...]]:
+    """One server for each script, which gets the path that is asked for."""
+    servers = []
+    for script in scripts:
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            answer = staticmethod(script)
+
+            def do_GET(self) -> None:
+                status, body, next_offset = self.answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Holdfast-Next-Offset", str(next_offset))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+    try:
+        yield tuple(("127.0.0.1", server.server_address[1]) for server in servers)
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 5.0, wanted: Slice = WANTED) -> list[int]:
+    with brokers(*scripts) as servers:
+        source = Source(servers, timeout_s, fails)
+        found: list[int] = []
+        for data in fetch(source, wanted):
+            found += decode(data, "orders", 0, wanted.start, wanted.end, SCHEMA).column("offset").to_pylist()
+        return found
+
+
+def in_turn(*answers: Answer) -> Script:
+    left = list(answers)
+    return lambda _: left.pop(0)
+
+
+def test_slice_is_cut_out_of_the_batches_that_hold_it() -> None:
+    assert offsets_read(in_turn((200, stored(0, 5), 5), (200, stored(5, 5), 10))) == [2, 3, 4, 5, 6, 7]
+
+
+def test_broker_that_cannot_just_now_is_asked_again_and_the_next_one_too() -> None:
+    away = in_turn((200, stored(0, 5), 5), *[refusal(503, "no_quorum")] * 9)
+    assert offsets_read(away, lambda _: (200, stored(5, 5), 10)) == [2, 3, 4, 5, 6, 7]
+
+
+def test_bytes_that_were_bent_on_the_way_are_asked_for_again() -> None:
+    bent = bytearray(stored(0, 10))
+    bent[-3] ^= 1
+    assert offsets_read(in_turn((200, bytes(bent), 10), (200, stored(0, 10), 10))) == [2, 3, 4, 5, 6, 7]
+
+
+def test_broker_that_is_behind_is_given_time() -> None:
+    behind = in_turn(
+        (200, b"", 2), refusal(416, "offset_out_of_range"), (200, b'{"offset": 0}', -1), (200, stored(0, 10), 10)
+    )
+    assert offsets_read(behind) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_expired_offsets(fails: bool) -> None:
+    expired = in_turn(refusal(416, "offset_out_of_range"), (200, b'{"offset": 6}', -1), (200, stored(6, 4), 10))
+    if fails:
+        with pytest.raises(HoldfastError, match=r"\[data_lost\] orders/0: what was at offsets 2 to 5 expired"):
+            offsets_read(expired)
+    else:
+        assert offsets_read(expired, fails=False) == [6, 7]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_damaged_data(fails: bool) -> None:
+    damaged = in_turn(refusal(500, "damaged_data", next_offset=5), (200, stored(5, 5), 10))
+    if fails:
+        with pytest.raises(HoldfastError, match=r"\[data_lost\].*offsets 2 to 4 is damaged"):
+            offsets_read(damaged)
+    else:
+        assert offsets_read(damaged, fails=False) == [5, 6, 7]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_deleted_topic_is_believed_when_every_broker_says_so_again(fails: bool) -> None:
+    asked: list[str] = []
+
+    def gone(path: str) -> Answer:
+        asked.append(path)
+        return refusal(404, "topic_not_found")
+
+    if fails:
+        with pytest.raises(HoldfastError, match=r"\[data_lost\].*is gone with its topic"):
+            offsets_read(gone, gone)
+    else:
+        assert offsets_read(gone, gone, fails=False) == []
+    assert len(asked) == 6
+
+
+def test_broker_that_stays_away_is_told_with_what_was_tried() -> None:
+    with pytest.raises(HoldfastError, match=r"\[connection_lost\].*within 0.2 s \(brokerTimeout\).*says unavailable"):
+        offsets_read(lambda _: refusal(503, "unavailable"), timeout_s=0.2)
+
+
+def test_query_that_stops_reading_leaves_no_thread() -> None:
+    def endless(path: str) -> Answer:
+        first = int(path.split("offset=")[1].split("&")[0])
+        return 200, stored(first, 1), first + 1
+
+    with brokers(endless) as servers:
+        reading = fetch(Source(servers, 5.0, True), Slice("orders", 0, 0, 1_000_000))
+        next(reading)
+        reading.close()  # type: ignore[attr-defined]
+        assert [each.name for each in threading.enumerate() if each.name.startswith("reading")] == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_query_that_stops_reading_does_not_wait_for_a_broker(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that falls silent for longer than the test may take, or that has no leader for as long."""
+    monkeypatch.setattr(fetching, "_SOCKET_TIMEOUT_S", 600.0)
+    asked_again, released = threading.Event(), threading.Event()
+
+    def first_and_no_more(path: str) -> Answer:
+        if "offset=0&" in path:
+            return 200, stored(0, 1), 1
+        asked_again.set()
+        if is_silent:
+            released.wait(600)
+        return refusal(503, "no_quorum")
+
+    with brokers(first_and_no_more) as servers:
+        reading = fetch(Source(servers, 600.0, True), Slice("orders", 0, 0, 1_000))
+        next(reading)
+        assert asked_again.wait(30)
+        reading.close()  # type: ignore[attr-defined]
+        assert [each.name for each in threading.enumerate() if each.name.startswith("reading")] == []
+        released.set()

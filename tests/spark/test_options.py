@@ -1,0 +1,82 @@
+"""Options are understood as documented, or refused with what would be right."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.errors import HoldfastError
+from holdfast.spark.options import Places, parse_options
+from holdfast.spark.sink_options import parse_sink_options
+
+NEEDED = {"servers": "127.0.0.1:8090", "subscribe": "orders"}
+
+
+def test_names_are_taken_in_any_case_and_addresses_in_every_form() -> None:
+    options = parse_options(
+        {
+            "SERVERS": "holdfast://a:1, [::1]:2,c",
+            "subscribe": "x, y",
+            "MaxOffsetsPerTrigger": "7",
+            "failondataloss": "FALSE",
+        }
+    )
+    assert options.servers == (("a", 1), ("::1", 2), ("c", 8090))
+    assert options.url == "holdfast://a:1,[::1]:2,c:8090"
+    assert options.topics == ("x", "y")
+    assert (options.offsets_per_trigger_max, options.fail_on_data_loss) == (7, False)
+
+
+def test_places_are_words_offsets_or_times() -> None:
+    def starting(**options: str) -> Places:
+        return parse_options({**NEEDED, **options}).starting
+
+    assert starting() == Places()
+    assert starting(startingOffsets="Earliest").everywhere == "earliest"
+    given = starting(startingOffsets='{"orders": {"0": 5, "1": -1, "2": -2}}').by_partition
+    assert given == {"orders": {0: 5, 1: "latest", 2: "earliest"}}
+    assert starting(startingTimestamp="1789000000000").timestamp_ms == 1789000000000
+    assert starting(startingTimestamp="-2h").ago_ms == 7_200_000
+    assert starting(startingTimestamp="-10m").is_moving and not starting(startingOffsets="earliest").is_moving
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"subscribe": "orders"}, "servers is missing"),
+        ({"servers": "127.0.0.1:8090"}, "exactly one of subscribe"),
+        ({**NEEDED, "assign": "{}"}, "exactly one of subscribe"),
+        ({"servers": "a b", "subscribe": "x"}, "is no address"),
+        ({"servers": "a:70000", "subscribe": "x"}, "is no address"),
+        ({"servers": "a", "subscribePattern": "("}, "no regular expression"),
+        ({"servers": "a", "assign": '{"orders": []}'}, "assign is JSON"),
+        ({"servers": "a", "assign": "{"}, "is no JSON"),
+        ({**NEEDED, "startingOffset": "latest"}, "did you mean startingOffsets?"),
+        ({**NEEDED, "startingOffsets": "now"}, "startingOffsets is earliest or latest"),
+        ({**NEEDED, "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets is"),
+        ({**NEEDED, "endingOffsets": "earliest"}, "endingOffsets is latest"),
+        ({**NEEDED, "endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets cannot be earliest"),
+        ({**NEEDED, "startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
+        ({**NEEDED, "startingTimestamp": "yesterday"}, "a time ago such as -10m"),
+        ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "positive number"),
+        ({**NEEDED, "includeHeaders": "yes"}, "true or false"),
+        ({**NEEDED, "brokerTimeout": "soon"}, "a time such as"),
+    ],
+)
+def test_mistakes_are_refused(given: dict[str, str], told: str) -> None:
+    with pytest.raises(HoldfastError) as raised:
+        parse_options(given)
+    assert raised.value.code == "bad_option" and told in str(raised.value)
+
+
+def test_options_of_the_sink_are_its_own() -> None:
+    given = {"servers": "a", "TOPIC": " orders ", "checkpointLocation": "/somewhere", "queryname": "copy"}
+    assert parse_sink_options(given)._asdict() == {
+        "servers": (("a", 8090),),
+        "topic": "orders",
+        "writer": None,
+        "broker_timeout_s": 120.0,
+    }
+    with pytest.raises(HoldfastError, match="there is no option subscribe; there are servers, topic, writer, broker"):
+        parse_sink_options({"servers": "a", "subscribe": "orders"})
+    with pytest.raises(HoldfastError, match=r"there is no option topik; did you mean topic\?"):
+        parse_sink_options({"servers": "a", "topik": "orders"})

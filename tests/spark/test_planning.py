@@ -1,0 +1,218 @@
+"""Which offsets a batch has, when brokers are behind, topics come and go, and messages expire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from holdfast.client import ConnectionLost, RemoteError
+from holdfast.model.errors import HoldfastError
+from holdfast.spark import broker_places
+from holdfast.spark.broker_places import PartitionPlace
+from holdfast.spark.options import parse_options
+from holdfast.spark.schema import source_schema
+from holdfast.spark.source_batch import BatchReader
+from holdfast.spark.source_stream import StreamReader
+
+CREATED_MS = 1000
+
+
+def partition(
+    number: int, start: int, end: int, *, topic: str = "orders", created_ms: int = CREATED_MS
+) -> PartitionPlace:
+    return PartitionPlace(topic, number, created_ms, start, end, size_bytes=100 * (end - start))
+
+
+class FakePlaces:
+    """What a broker would say of its partitions."""
+
+    def __init__(self, *there: PartitionPlace) -> None:
+        self.there = list(there)
+        self.ends: dict[tuple[str, int], int] = {}
+
+    def partitions(
+        self, *, is_missing_fine: bool = False, known_created_ms: Mapping[str, int] | None = None
+    ) -> list[PartitionPlace]:
+        return self.there
+
+    def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
+        return self.ends
+
+
+def reader(*there: PartitionPlace, **options: str) -> StreamReader:
+    parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
+    made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+    made._kept_places = FakePlaces(*there)  # type: ignore[assignment]
+    return made
+
+
+def at(offsets: dict[str, int], created_ms: int = CREATED_MS) -> dict[str, Any]:
+    return {"offsets": {"orders": offsets}, "created_ms": {"orders": created_ms}}
+
+
+def latest(made: StreamReader, start: dict[str, Any], limit: ReadLimit | None = None) -> dict[str, int]:
+    found: dict[str, int] = made.latestOffset(start, limit or ReadAllAvailable())["offsets"].get("orders", {})
+    return found
+
+
+def test_end_never_moves_back_when_a_node_that_is_behind_answers() -> None:
+    assert latest(reader(partition(0, 0, 50)), at({"0": 70})) == {"0": 70}
+
+
+def test_query_over_all_that_is_there_reaches_it_through_a_node_that_is_behind() -> None:
+    made = reader(partition(0, 0, 50))
+    assert isinstance(made._places, FakePlaces)
+    made._places.ends = {("orders", 0): 80}
+    made.prepareForTriggerAvailableNow()
+    assert latest(made, at({"0": 10})) == {"0": 80}
+    made._places.there = [partition(0, 0, 500)]
+    assert latest(made, at({"0": 80})) == {"0": 80}, "what comes later is not for this query"
+
+
+@pytest.mark.parametrize(
+    ("limit", "total"), [(ReadAllAvailable(), 300), (ReadMaxRows(30), 30), (ReadMaxBytes(5_000), 50)]
+)
+def test_limits_are_shared_out_by_what_partitions_have(limit: ReadLimit, total: int) -> None:
+    found = latest(reader(partition(0, 0, 100), partition(1, 0, 200)), at({"0": 0, "1": 0}), limit)
+    assert sum(found.values()) == total and abs(found["1"] - 2 * found["0"]) <= 2
+
+
+def test_both_limits_hold() -> None:
+    made = reader(partition(0, 0, 1000), maxOffsetsPerTrigger="80", maxBytesPerTrigger="2000")
+    assert latest(made, at({"0": 0}), made.getDefaultReadLimit()) == {"0": 20}
+
+
+def test_new_partition_is_read_from_its_start() -> None:
+    made = reader(partition(0, 0, 10), partition(1, 5, 9))
+    end = made.latestOffset(at({"0": 10}), ReadAllAvailable())
+    planned = [each.slice for each in made.partitions(at({"0": 10}), end)]  # type: ignore[attr-defined]
+    assert [(each.partition, each.start, each.end) for each in planned] == [(1, 5, 9)]
+
+
+def test_new_partition_begins_at_the_same_place_when_its_batch_is_run_again() -> None:
+    """What expired meanwhile is then missed by whoever reads it, and told of."""
+    made = reader(partition(0, 0, 10), partition(1, 5, 9))
+    assert isinstance(made._places, FakePlaces)
+    start = at({"0": 10})
+    end = made.latestOffset(start, ReadAllAvailable())
+    made._places.there = [partition(0, 0, 10), partition(1, 8, 9)]
+    planned = [each.slice for each in made.partitions(start, end)]  # type: ignore[attr-defined]
+    assert [(each.partition, each.start, each.end) for each in planned] == [(1, 5, 9)]
+    assert made.latestOffset(end, ReadAllAvailable()) == end, "no news is no batch"
+    without = {name: kept for name, kept in end.items() if name != "began"}
+    planned = [each.slice for each in made.partitions(start, without)]  # type: ignore[attr-defined]
+    assert [(each.start, each.end) for each in planned] == [(8, 9)], "an older checkpoint does not say more"
+
+    made = reader(*(partition(number, 2, 7, created_ms=2000) for number in (0, 1)), failOnDataLoss="false")
+    assert isinstance(made._places, FakePlaces)
+    anew = made.latestOffset(end, ReadAllAvailable())
+    made._places.there = []
+    planned = [each.slice for each in made.partitions(end, anew)]  # type: ignore[attr-defined]
+    assert [(each.partition, each.start, each.end) for each in planned] == [(0, 2, 7), (1, 2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ([partition(0, 30, 90)], "offsets 10 to 29 expired before they were read"),
+        ([partition(0, 0, 90, created_ms=2000)], "was deleted and made anew"),
+        ([], "the topic orders is gone"),
+    ],
+)
+def test_lost_messages_fail_the_query_or_are_left_out(there: list[PartitionPlace], told: str) -> None:
+    with pytest.raises(HoldfastError, match=told) as raised:
+        latest(reader(*there), at({"0": 10}))
+    assert raised.value.code == "data_lost"
+    made = reader(*there, failOnDataLoss="false")
+    assert latest(made, at({"0": 10})) == ({"0": 90} if there else {"0": 10})
+    end = made.latestOffset(at({"0": 10}), ReadAllAvailable())
+    planned = [each.slice for each in made.partitions(at({"0": 10}), end)]  # type: ignore[attr-defined]
+    if there and there[0].created_ms != CREATED_MS:
+        assert [(each.start, each.end) for each in planned] == [(0, 90)], "the new topic, from its start"
+
+
+def test_topic_that_is_not_seen_for_a_while_is_read_on_and_not_again(caplog: pytest.LogCaptureFixture) -> None:
+    made = reader(failOnDataLoss="false")
+    assert isinstance(made._places, FakePlaces)
+    unseen = made.latestOffset(at({"0": 990}), ReadAllAvailable())
+    assert unseen == at({"0": 990}), "there is nothing to do"
+    assert made.latestOffset(unseen, ReadAllAvailable()) == unseen
+    assert caplog.text.count("the topic orders is gone") == 1
+    made._places.there = [partition(0, 0, 1000)]
+    end = made.latestOffset(unseen, ReadAllAvailable())
+    planned = [each.slice for each in made.partitions(unseen, end)]  # type: ignore[attr-defined]
+    assert [(each.start, each.end) for each in planned] == [(990, 1000)]
+
+
+class FakeNode:
+    """A node that knows a topic as of some time, knows none, or does not answer."""
+
+    def __init__(self, created_ms: int | None, *, is_away: bool = False) -> None:
+        self._created_ms = created_ms
+        self._is_away = is_away
+
+    def __enter__(self) -> FakeNode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def describe(self, topic: str) -> Any:
+        if self._is_away:
+            raise ConnectionLost("away") if self._created_ms is None else RemoteError("no_quorum", "no", 503)
+        if self._created_ms is None:
+            raise RemoteError("topic_not_found", "no", 404)
+        return SimpleNamespace(topic=topic, created_ms=self._created_ms)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([FakeNode(None), FakeNode(None)], None),
+        ([FakeNode(None), FakeNode(CREATED_MS)], CREATED_MS),
+        ([FakeNode(CREATED_MS - 1), FakeNode(CREATED_MS)], CREATED_MS),
+        ([FakeNode(CREATED_MS + 1), FakeNode(None, is_away=True)], CREATED_MS + 1),
+        ([FakeNode(None), FakeNode(None, is_away=True)], "connection_lost"),
+        ([FakeNode(None), FakeNode(CREATED_MS, is_away=True)], "connection_lost"),
+        ([FakeNode(CREATED_MS - 1), FakeNode(None, is_away=True)], "connection_lost"),
+    ],
+)
+def test_topic_is_gone_when_every_node_says_so(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[FakeNode], expected: int | str | None
+) -> None:
+    by_url = {"holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: by_url[url])
+    options = parse_options({"servers": "a:1,b:2", "subscribe": "orders", "brokerTimeout": "0ms"})
+    places = broker_places.BrokerPlaces(options)
+    if isinstance(expected, str):
+        with pytest.raises(HoldfastError, match=r"b:2.* did not answer within 0 s") as raised:
+            places._newest("orders", CREATED_MS)
+        assert raised.value.code == expected
+    else:
+        newest = places._newest("orders", CREATED_MS)
+        assert (newest.created_ms if newest is not None else None) == expected
+
+
+def test_topic_that_is_not_chosen_any_more_is_not_missed() -> None:
+    start = {"offsets": {"orders": {"0": 1}, "old": {"0": 5}}, "created_ms": {"orders": CREATED_MS, "old": 1}}
+    assert latest(reader(partition(0, 0, 3)), start) == {"0": 3}
+
+
+def test_checkpoint_of_another_source_is_refused() -> None:
+    with pytest.raises(HoldfastError, match="not of this source"):
+        latest(reader(partition(0, 0, 3)), {"orders": {"0": 5}})
+
+
+def test_batch_that_begins_before_what_is_left() -> None:
+    def checked(**options: str) -> tuple[int, int]:
+        parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
+        made = BatchReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+        return made._checked(partition(0, 30, 90), 10, 50)
+
+    with pytest.raises(HoldfastError, match="offsets 10 to 29 have expired"):
+        checked()
+    assert checked(failOnDataLoss="false") == (30, 50)

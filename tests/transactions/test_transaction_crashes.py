@@ -1,0 +1,287 @@
+"""A broker that dies between any two calls to its store: what it decided is done, once and whole, by the next one.
+
+A simple model says what readers may see. The store stays; the broker over it is gone from one call to the next, either
+before the call did anything or after it was done, and another one begins with nothing but what is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from holdfast.model.errors import HoldfastError, WriterNotFound
+from holdfast.model.transactions import StageReceipt
+from tests.contract.stores import BACKENDS, Store
+from tests.support.sizes import examples, in_memory, scaled
+from tests.transactions.desk import Desk
+
+PARTITIONS = 2
+# Calls that change something, or on which a change depends.
+CALLS = {
+    "append",
+    "append_all",
+    "forward",
+    "set_cursor",
+    "delete_cursor",
+    "read",
+    "catch_up",
+    "catch_up_cursors",
+    "create_topic",
+}
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+class DyingBackend:
+    """Passes every call on, until the call at which the process dies: before it, or when it is done."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self.calls_left: int | None = None
+        self.dies_after = False
+        self.died = asyncio.Event()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.died.is_set()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._backend, name)
+        if name not in CALLS:
+            return real
+        return self._dying(name, real)
+
+    def _dying(self, name: str, real: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            if self.is_dead:
+                raise Died
+            if self.calls_left is not None:
+                self.calls_left -= 1
+                if self.calls_left < 0:
+                    self.died.set()
+                    if not self.dies_after:
+                        raise Died
+                    done = real(*given, **named)
+                    return _dead_answer(done)
+            return real(*given, **named)
+
+        return call
+
+
+def _dead_answer(done: Any) -> Any:
+    """The call is done, and nobody is left to hear of it."""
+    if inspect.isawaitable(done):
+
+        async def never() -> None:
+            await done
+            raise Died
+
+        return asyncio.ensure_future(never())
+    raise Died
+
+
+class CrashingTransactions(RuleBasedStateMachine):
+    """One writer, two partitions, and a model of what they hold."""
+
+    staged = Bundle("staged")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.loop.set_exception_handler(lambda loop, context: None)
+        self.directory = tempfile.TemporaryDirectory(dir=in_memory())
+        self.desk = Desk(Store(BACKENDS["alone-none"], Path(self.directory.name) / "data"))
+        self.loop.run_until_complete(self.desk.store.open())
+        self.backend: DyingBackend
+        self.revive()
+        self.run(self.desk.create("t", partitions=PARTITIONS))
+        self.values = {number: list[bytes]() for number in range(PARTITIONS)}
+        self.last = -1
+        self.made = 0
+        self.dropped_before = 0
+
+    def run(self, work: Any) -> Any:
+        """Do something; whatever it waits for, it ends where the process dies."""
+
+        async def until_done_or_dead() -> Any:
+            working = asyncio.ensure_future(work)
+            dying = asyncio.ensure_future(self.backend.died.wait())
+            async with asyncio.timeout(20):
+                await asyncio.wait((working, dying), return_when=asyncio.FIRST_COMPLETED)
+            dying.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait((working,))
+                raise Died
+            return working.result()
+
+        return self.loop.run_until_complete(until_done_or_dead())
+
+    def revive(self) -> None:
+        async def begin() -> None:
+            if hasattr(self, "backend"):
+                await self.desk.close()
+            self.backend = DyingBackend(self.desk.store.backend)
+            self.desk.open(self.backend)  # type: ignore[arg-type]
+
+        self.loop.run_until_complete(begin())
+
+    @rule(
+        target=staged,
+        ahead=st.integers(1, 2),
+        partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=3),
+    )
+    def stage(self, ahead: int, partitions: list[int]) -> Any:
+        if self.backend.is_dead:
+            return multiple()
+        receipts = []
+        number = self.last + ahead
+        for partition in partitions:
+            values = [b"%d.%d" % (self.made, i) for i in range(2)]
+            self.made += 1
+            try:
+                receipt = self.run(self.desk.stage(number, *values, partition=partition))
+            except (Died, HoldfastError):
+                return multiple()
+            receipts.append((receipt, values))
+        return (number, self.made, receipts)
+
+    @rule(transaction=consumes(staged), dies_at=st.none() | st.integers(0, 14), after=st.booleans())
+    def commit(
+        self,
+        transaction: tuple[int, int, list[tuple[StageReceipt, list[bytes]]]],
+        dies_at: int | None,
+        after: bool,
+    ) -> None:
+        number, made, receipts = transaction
+        if dies_at is not None:
+            self.die_soon(dies_at, after)
+        try:
+            result = self.run(self.desk.commit(number, *(receipt for receipt, _ in receipts)))
+        except Died:
+            # Dead, and asked again after it is back: decided or not, it is done now, and once.
+            self.revive()
+            try:
+                result = self.run(self.desk.commit(number, *(receipt for receipt, _ in receipts)))
+            except HoldfastError:
+                assert made <= self.dropped_before or number <= self.last
+                return
+            if number > self.last:
+                self._is_committed(number, receipts)
+            return
+        except HoldfastError:
+            assert made <= self.dropped_before, "only what was dropped is refused"
+            return
+        assert result.duplicate == (number <= self.last)
+        if number > self.last:
+            self._is_committed(number, receipts)
+
+    def _is_committed(self, number: int, receipts: list[tuple[StageReceipt, list[bytes]]]) -> None:
+        self.last = number
+        for receipt, values in receipts:
+            self.values[receipt.partition] += values
+
+    @rule()
+    def abort(self) -> None:
+        for _ in range(2):
+            try:
+                self.run(self.desk.transactions.abort("w"))
+            except Died:
+                self.revive()
+                continue
+            break
+        self.dropped_before = self.made
+
+    @rule(dies_at=st.none() | st.integers(0, 10), after=st.booleans())
+    def forget(self, dies_at: int | None, after: bool) -> None:
+        """The writer begins anew, and nothing that is repeated after a death brings its old number back."""
+        if dies_at is not None:
+            self.die_soon(dies_at, after)
+        for _ in range(2):
+            try:
+                self.run(self.desk.transactions.forget("w"))
+            except Died:
+                self.revive()
+                continue
+            except WriterNotFound:
+                pass
+            break
+        self.last = -1
+        # What its numbers have swept away before is not there for the new life.
+        self.dropped_before = self.made
+
+    def die_soon(self, calls: int, after: bool) -> None:
+        self.backend.calls_left = calls
+        self.backend.dies_after = after
+
+    @rule()
+    def begin_again(self) -> None:
+        self.revive()
+
+    @invariant()
+    def readers_see_what_is_committed_and_nothing_else(self) -> None:
+        if not hasattr(self, "values") or self.backend.is_dead or self.backend.calls_left is not None:
+            return
+        for number, values in self.values.items():
+            assert self.run(self.desk.values("t", number)) == values
+
+    def teardown(self) -> None:
+        self.revive()
+        for number, values in self.values.items():
+            assert self.run(self.desk.values("t", number)) == values
+        self.loop.run_until_complete(self.desk.close())
+        self.loop.run_until_complete(self.desk.store.stop())
+        self.loop.close()
+        self.directory.cleanup()
+
+
+TestCrashingTransactions = CrashingTransactions.TestCase
+TestCrashingTransactions.settings = type(examples(1, 1))(examples(25, 400), stateful_step_count=scaled(20, 40))
+
+
+async def test_death_at_every_single_call_of_a_commit_leaves_it_done_once(tmp_path: Path) -> None:
+    """Every point there is, one after the other: a commit of three pieces, and its driver that comes back."""
+    desk = Desk(Store(BACKENDS["alone-none"], tmp_path / "data"))
+    await desk.store.open()
+    desk.open()
+    await desk.create("t", partitions=PARTITIONS)
+    expected: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+    number = calls = 0
+    is_reached = True
+    while is_reached:
+        is_reached = False
+        for dies_after in (False, True):
+            receipts = []
+            for i in range(4):
+                values = [b"%d.%d.%d" % (number, i, j) for j in range(2)]
+                receipts.append(await desk.stage(number, *values, partition=i % PARTITIONS))
+                expected[i % PARTITIONS] += values
+            await desk.close()
+            backend = DyingBackend(desk.store.backend)
+            backend.calls_left, backend.dies_after = calls, dies_after
+            desk.open(backend)  # type: ignore[arg-type]
+            committing = asyncio.ensure_future(desk.commit(number, *receipts))
+            dying = asyncio.ensure_future(backend.died.wait())
+            await asyncio.wait((committing, dying), return_when=asyncio.FIRST_COMPLETED, timeout=20)
+            is_reached = is_reached or backend.is_dead
+            for task in (committing, dying):
+                task.cancel()
+            await asyncio.gather(committing, dying, return_exceptions=True)
+            await desk.close()
+            desk.open()
+            assert (await desk.commit(number, *receipts)).last_number == number
+            for partition, values in expected.items():
+                assert await desk.values("t", partition) == values, (calls, dies_after)
+            number += 1
+        calls += 1
+    assert calls > 10, "a commit of four pieces has more calls than that"
+    await desk.close()
+    await desk.store.stop()

@@ -1,0 +1,160 @@
+"""Transactions over HTTP, in the client, on the command line and in the documents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.client import RemoteError
+from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
+from holdfast.model.messages import NewMessage
+from holdfast.wire.batch_builder import build_values
+from tests.http.http_server import Server, serving
+
+DOCUMENT = Path(__file__).parents[2] / "docs/transactions.md"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
+
+
+def url(server: Server) -> str:
+    return f"holdfast://127.0.0.1:{server.port}"
+
+
+def test_stage_and_commit_over_http(server: Server) -> None:
+    staged = server.call(
+        "POST",
+        "/v1/transactions/http/stage?topic=web&number=4&attempt=first",
+        {"messages": [{"value": "a", "key": "k"}, {"json": {"b": 1}}]},
+    )
+    receipts = json.loads(staged.body)["receipts"]
+    assert [each["count"] for each in receipts] == [2]
+    named = [each["receipt"] for each in receipts]
+    committed = server.call("POST", "/v1/transactions/http/commit", {"number": 4, "receipts": named})
+    assert json.loads(committed.body) == {"writer": "http", "number": 4, "duplicate": False, "last_number": 4}
+    again = server.call("POST", "/v1/transactions/http/commit", {"number": 4, "receipts": named})
+    assert json.loads(again.body)["duplicate"]
+    assert json.loads(server.get("/v1/transactions/http").body)["last_number"] == 4
+    listed = json.loads(server.get("/v1/transactions").body)["writers"]
+    assert "http" in [each["writer"] for each in listed]
+    read = json.loads(server.get("/v1/topics/web/partitions/0/messages").body)["messages"]
+    assert [message["value"] for message in read] == ["a", '{"b":1}']
+
+
+def test_batches_without_a_checksum_get_one_where_that_is_said(server: Server) -> None:
+    batch = build_values([b"a", b"b"], 1)
+    batch[17:21] = bytes(4)
+    path = "/v1/transactions/sums/stage?topic=sums&number=0&partition=0"
+    with holdfast.connect_blocking(url(server)) as broker:
+        transaction = broker.transaction("sums", 0)
+        with pytest.raises(RemoteError, match="CRC32C"):
+            transaction.stage_batches("sums", 0, batch)
+        headers = {"Content-Type": "application/vnd.holdfast.batches"}
+        answer = server.call("POST", path + "&unsummed=true", bytes(batch), headers)
+        transaction.commit([json.loads(answer.body)["receipts"][0]["receipt"]])
+        assert [message.value for message in broker.read("sums")] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("x/stage?topic=t", {"messages": [{"value": "a"}]}, "bad_value"),
+        ("x/stage?number=1", {"messages": [{"value": "a"}]}, "bad_value"),
+        ("x/stage?topic=t&number=x", {"messages": [{"value": "a"}]}, "bad_value"),
+        ("x/stage?topic=t&number=1", {"messages": []}, "bad_message"),
+        ("x/stage?topic=t&number=1&partition=7", {"messages": [{"value": "a"}]}, "partition_not_found"),
+        ("x/stage?topic=.holdfast.staged&number=1", {"messages": [{"value": "a"}]}, "bad_topic"),
+        ("%2F/stage?topic=t&number=1", {"messages": [{"value": "a"}]}, "bad_writer"),
+        ("x/commit", {"number": -1, "receipts": []}, "bad_value"),
+        ("x/commit", {"number": 1, "receipts": ["?"]}, "bad_receipt"),
+        ("x/commit", {"number": 1, "receipts": ["a"] * (RECEIPTS_PER_COMMIT_MAX + 1)}, "too_large"),
+        ("x/commit", {"number": 1}, "bad_value"),
+        ("x/abort", {"reason": "x" * 300}, "bad_value"),
+    ],
+)
+def test_what_is_wrong_has_its_code(server: Server, path: str, body: dict[str, object], code: str) -> None:
+    answer = server.call("POST", f"/v1/transactions/{path}", body)
+    assert json.loads(answer.body)["error"]["code"] == code, answer
+
+
+def test_internal_topics_cannot_be_reached_over_http(server: Server) -> None:
+    server.call("POST", "/v1/transactions/x/stage?topic=t&number=1", {"messages": [{"value": "a"}]})
+    for name in (".holdfast.staged", ".holdfast.transactions"):
+        for method, path in (
+            ("GET", f"/v1/topics/{name}"),
+            ("DELETE", f"/v1/topics/{name}"),
+            ("GET", f"/v1/topics/{name}/partitions/0/messages"),
+            ("GET", f"/v1/topics/{name}/tail"),
+            ("GET", f"/v1/topics/{name}/cursors/w.x"),
+            ("GET", f"/v1/topics/{name}/cursors/w.x/messages"),
+        ):
+            answer = server.call(method, path)
+            assert json.loads(answer.body)["error"]["code"] == "bad_topic", (path, answer)
+        answer = server.call("POST", f"/v1/topics/{name}/messages", {"messages": [{"value": "a"}]})
+        assert json.loads(answer.body)["error"]["code"] == "bad_topic"
+        answer = server.call("POST", "/v1/topics", {"topic": name})
+        assert json.loads(answer.body)["error"]["code"] == "bad_topic"
+    assert not [each for each in json.loads(server.get("/v1/topics").body)["topics"] if each["topic"][0] == "."]
+
+
+async def test_client_stages_from_tasks_and_commits_once(server: Server) -> None:
+    async with holdfast.connect(url(server)) as broker:
+        await broker.create_topic("many", partitions=3)
+        transaction = broker.transaction("client", 0)
+        messages = [NewMessage(value=b"%d" % i, key=b"%d" % (i % 7)) for i in range(50)]
+        await asyncio.gather(
+            transaction.stage("many", messages),
+            transaction.stage("many", [b"%d" % i for i in range(1000)]),
+            transaction.stage_batches("many", 2, build_values([b"raw"], 1)),
+        )
+        assert not await broker.read("many", 2)
+        assert not (await transaction.commit()).duplicate
+        found = [message for number in range(3) for message in await broker.read("many", number, messages_max=2000)]
+        assert len(found) == 1051
+        with pytest.raises(RemoteError, match="needs nothing more"):
+            await broker.transaction("client", 0).stage("many", ["late"])
+        await broker.transaction("client", 1).stage("many", ["dropped"])
+        await broker.transaction("client", 1).abort("no longer wanted")
+        assert (await broker.writer("client")).last_number == 0
+        await broker.forget_writer("client")
+        with pytest.raises(RemoteError, match="there is no writer"):
+            await broker.writer("client")
+
+
+def test_commands_say_how_far_writers_are(server: Server) -> None:
+    with holdfast.connect_blocking(url(server)) as broker:
+        broker.transaction("cli", 12).commit([])
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-m", "holdfast.cli", "transactions", *words, "--server", f"127.0.0.1:{server.port}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert "cli" in run("list")
+    assert run("show", "cli").startswith("cli committed 12 at ")
+    assert json.loads(run("show", "cli", "--json"))["last_number"] == 12
+    assert run("forget", "cli", "--yes") == "forgot cli\n"
+
+
+def test_examples_of_the_document_run_and_print_what_it_shows(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = DOCUMENT.read_text("utf-8").replace("127.0.0.1:8090", f"127.0.0.1:{server.port}")
+    examples = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    names: dict[str, object] = {}
+    for source, shown in examples:
+        code = compile(source, str(DOCUMENT), "exec")
+        exec(code, names)
+        said = capsys.readouterr().out.splitlines()
+        assert [line for line in said if not re.match(r"\d{4}-\d\d-\d\d ", line)] == shown.splitlines()
