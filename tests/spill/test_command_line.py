@@ -16,7 +16,7 @@ from holdfast.cli.app import app
 from holdfast.model.errors import ConfigError, DataDirectoryError
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling
+from tests.spill.stores import Spilling, until
 from tests.support.postgres import Server
 
 
@@ -51,6 +51,8 @@ async def filled(opened: Open, server: Server) -> Spilling:
     store = await opened(server.url, events_per_file=2)
     await store.create("orders")
     server.kill()
+    # Or the first file would be completed because the store seemed to be there again for a moment.
+    await until(lambda: not store.database.database.is_up)
     for number in range(5):
         await store.push(b'{"id": %d}' % number, topic="orders")
     return store
