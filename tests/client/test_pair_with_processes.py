@@ -72,7 +72,6 @@ async def test_brokers_killed_in_turn_lose_nothing_and_repeat_nothing(pair: Pair
         await asyncio.gather(*publishing)
         await until(lambda: len(received) >= len(publishing), "everything has come", START_S)
         tasks[0].cancel()
-    # In any order: a backup that is about to take over may refuse a message and take the ones behind it.
-    assert sorted(received) == list(range(len(publishing)))
+    assert received == list(range(len(publishing)))
     # On a busy machine the first answer may take too long, and the publisher begins at the backup: that is one less.
     assert publisher.counts.switches >= 2
