@@ -226,6 +226,19 @@ def test_a_handover_that_fails_is_given_up_3_10() -> None:
     assert raft.leading is leading
 
 
+def test_a_handover_that_is_asked_for_again_is_said_again_and_given_up_as_soon_3_10() -> None:
+    raft, leading = _settled_leader()
+    leading.transfer(N3)
+    assert TimeoutNow(Term(1)) in answers(raft.ready(), N3)
+    for _ in range(11):
+        assert not leading.takes_proposals
+        leading.transfer(N3)
+        assert TimeoutNow(Term(1)) in answers(raft.ready(), N3)
+        tick(raft, 1)
+        raft.step(N2, HeartbeatReply(Term(1), 0, LogIndex(1)))
+    assert leading.takes_proposals
+
+
 def test_a_handover_ends_when_the_other_leaves_3_10() -> None:
     raft, leading = _settled_leader()
     raft.appended()

@@ -179,7 +179,13 @@ def test_all_goes_on_when_the_others_are_back(cluster: Cluster, alone: ClusterNo
 
 def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: ClusterNode) -> None:
     # The test before this one has only just let the others come back.
-    assert eventually(lambda: alone.call("POST", "/v1/cluster/transfer", {"to": "n1"}).status == 200)
+    answers: list[Answer] = []
+
+    def is_handed_over() -> bool:
+        answers.append(alone.call("POST", "/v1/cluster/transfer", {"to": "n1"}))
+        return answers[-1].status == 200
+
+    assert eventually(is_handed_over, 30), answers
 
     def is_asleep() -> bool:
         return all(group["is_asleep"] for group in alone.get("/v1/cluster/groups").json["groups"])

@@ -302,8 +302,10 @@ class Leading:
         """Let `member` lead as soon as it has everything."""
         assert member in self._raft.members.voters and member != self._raft.replica
         self._raft.wake()
-        self.transfer_to = member
-        self._transfer_ticks = 0
+        if member != self.transfer_to:
+            # Asked for again, it does not take longer: nothing is proposed meanwhile.
+            self.transfer_to = member
+            self._transfer_ticks = 0
         self._hand_over()
 
     def _hand_over(self) -> None:

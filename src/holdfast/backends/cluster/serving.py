@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -31,6 +32,8 @@ from holdfast.wire.peer import Hello
 log = structlog.get_logger("holdfast.cluster")
 
 _TRANSFER_S: Final = 3.0
+# After this long without effect it is asked for again: a leader gives up sooner.
+_TRANSFER_TRY_S: Final = 0.75
 # So much of a log is given to a node that asks for a part of it.
 _ENTRIES_BYTES: Final = MIB
 _decode_publish = msgspec.msgpack.Decoder(requests.PublishRequest).decode
@@ -144,21 +147,30 @@ class Serving:
                 self.groups.touch(replica)
 
     async def transfer_anywhere(self, replica: Replica, node: str) -> None:
-        """Have a group handed over by whoever leads it, and wait for that. Raises `Unavailable`."""
-        leader = replica.leader_node
-        if leader == node:
-            return
-        if replica.raft.leading is not None:
-            self.transfer(replica, node)
-        elif leader is not None:
-            request = requests.encode(requests.TransferRequest(replica.group, node))
-            await self._peers.request(leader, Method.TRANSFER, request, _TRANSFER_S)
+        """Have a group handed over by whoever leads it, and wait for that. Raises `Unavailable`.
+
+        Asked for again and again: the leader may change meanwhile, or what it says to its successor be lost.
+        """
         try:
             async with asyncio.timeout(_TRANSFER_S):
                 while replica.leader_node != node:
-                    await asyncio.sleep(0.01)
+                    await self._ask_to_transfer(replica, node)
+                    asked_s = time.monotonic()
+                    while replica.leader_node != node and time.monotonic() < asked_s + _TRANSFER_TRY_S:
+                        await asyncio.sleep(0.01)
         except TimeoutError:
             raise Unavailable(f"{node} did not take over {replica.name}; {replica.leader_node} leads it") from None
+
+    async def _ask_to_transfer(self, replica: Replica, node: str) -> None:
+        leader = replica.leader_node
+        try:
+            if replica.raft.leading is not None:
+                self.transfer(replica, node)
+            elif leader is not None:
+                request = requests.encode(requests.TransferRequest(replica.group, node))
+                await self._peers.request(leader, Method.TRANSFER, request, _TRANSFER_S)
+        except Unavailable as error:
+            log.info("transfer_not_begun", group=replica.name, leader=leader, to=node, problem=error.message)
 
     def _replica(self, group: int) -> Replica:
         replica = self.groups.replicas.get(GroupId(group))
