@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,26 @@ async def test_transaction_is_stored_once_through_whichever_brokers_it_comes(ope
     ]
     stored = [message.value for number in range(2) for message in await one.read("t", number)]
     assert sorted(stored) == sorted([*(each[2] for each in items), b"", b""])
+
+
+async def test_ids_are_recognised_whether_they_were_expected_to_be_new_or_not(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.postgres.transaction._ASK_TRANSACTIONS", 2)
+    store = await opened()
+    await store.create(partitions=2)
+    dice = random.Random(7)
+    stored: dict[tuple[str, str], bytes] = {}
+    for number in range(60):
+        items = [(f"p{dice.randrange(3)}", str(dice.randrange(150)), b"%d" % number) for _ in range(dice.randrange(4))]
+        items.append(("p0", f"new {number}", b"%d" % number))
+        expected = []
+        for name, transaction, value in items:
+            expected.append((name, transaction) in stored)
+            stored.setdefault((name, transaction), value)
+        assert await push(store, *items) == expected
+    values = [message.value for number in range(2) for message in await store.read("t", number)]
+    assert sorted(values) == sorted(stored.values())
 
 
 async def test_id_of_a_push_is_the_same_id_in_every_other_way(opened: Open) -> None:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
+from holdfast.backends.spill.ports import Batch
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.wire import record_batch
+from holdfast.wire import push_batch, record_batch
 
 
 class ModelStore:
@@ -84,10 +85,10 @@ class ModelTarget:
         await self.probe()
         return self._store.lines.get(file, 0)
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
         def commit() -> None:
             assert number > self._store.lines.get(file, 0), "a stretch is stored once"
-            self._store.take(batches)
+            self._store.take([(partition, push_batch.as_batch(batch)) for partition, batch in batches])
             self._store.lines[file] = number
 
         await asyncio.sleep(0)

@@ -138,17 +138,16 @@ def test_what_was_pushed_comes_back_as_it_was_whether_its_columns_can_be_kept_or
     read, bad = events.events_of(pushes.lines_of(ORDERS, dict(numbers), pushed, 17, 18))
     assert not bad
     found: dict[int, list[record_batch.Record]] = {}
-    for place, batch in batches.batches_of(
+    for place, made in batches.batches_of(
         [each for each in read if each], lambda _: PartitionId(ORDERS, 9), messages_max
     ):
+        batch = push_batch.as_batch(made)
         assert record_batch.header(batch).base_timestamp_ms == 17
         assert record_batch.header(batch).record_count <= messages_max
         found.setdefault(place.number, []).extend(record_batch.decode_records(batch))
-        if isinstance(batch, push_batch.PushedBatch):
-            assert batch.pushed is not None
-            assert batch == push_batch.build(batch.pushed, 17), "columns and bytes say the same"
-            assert all(map(is_uuid, batch.pushed.ids)), "as a column of UUIDs takes them"
-            assert "\0" not in "".join((*batch.pushed.transaction_ids, *filter(None, batch.pushed.trace_ids)))
+        if isinstance(made, push_batch.TimedPush):
+            assert all(map(is_uuid, made.pushed.ids)), "as a column of UUIDs takes them"
+            assert "\0" not in "".join((*made.pushed.transaction_ids, *filter(None, made.pushed.trace_ids)))
     for number in set(numbers.values()):
         expected = [each for each, name in zip(pushed.messages(), names, strict=True) if numbers[name] == number]
         records = record_batch.decode_records(batch_builder.build_batch(expected, 17))
@@ -163,9 +162,9 @@ def test_push_with_usual_ids_comes_back_as_columns() -> None:
         names, [b"1", b"not JSON", b"\xff"], push_ids(names, transactions), transactions, [None, "tr", None]
     )
     read, _ = events.events_of(pushes.lines_of(ORDERS, {"a": 0, "b": 0}, pushed, 17, 18))
-    [(_, batch)] = batches.batches_of([each for each in read if each], lambda _: PartitionId(ORDERS, 9), 100)
-    assert isinstance(batch, push_batch.PushedBatch)
-    assert batch.pushed is not None and batch.pushed[:5] == pushed[:5]
+    [(_, made)] = batches.batches_of([each for each in read if each], lambda _: PartitionId(ORDERS, 9), 100)
+    assert isinstance(made, push_batch.TimedPush)
+    assert made.pushed[:5] == pushed[:5] and made.time_ms == 17
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,8 @@ def test_stretches_are_joined_and_split_without_losing_a_line(sizes: list[int], 
         some = [event.partition for event in stretch.events if event]
         assert stretch.counts == {PartitionId(ORDERS, 0): len(some)}
         if stretch.batches is not None:
-            records = [each for _, batch in stretch.batches for each in record_batch.decode_records(batch)]
+            made = [push_batch.as_batch(batch) for _, batch in stretch.batches]
+            records = [each for batch in made for each in record_batch.decode_records(batch)]
             assert [each.key for each in records] == [name.encode() for name in some]
         found += some
         stretches.drop(waiting, len(some))

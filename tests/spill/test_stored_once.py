@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast.backends.spill.backend import SpillBackend
+from holdfast.backends.spill.ports import Batch
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.model.errors import TopicNotFound, Unavailable
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
@@ -36,7 +37,7 @@ class _Shrunk(ModelBackend):
 class _RefusesFirst(ModelTarget):
     refusals = 1
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
         if self.refusals or any(partition.number >= _Shrunk.partitions for partition, _ in batches):
             self.refusals = 0
             raise TopicNotFound("deleted in this very moment")

@@ -56,6 +56,13 @@ class Pushed(NamedTuple):
         ]
 
 
+class TimedPush(NamedTuple):
+    """Columns with the time that a batch of them has: a store of rows needs no batch."""
+
+    pushed: Pushed
+    time_ms: int
+
+
 class PushedBatch(bytearray):
     """A record batch with the columns it was made of, for as long as somebody may want them."""
 
@@ -94,6 +101,11 @@ def build(pushed: Pushed, timestamp_ms: int) -> PushedBatch:
     batch = PushedBatch(batch_builder.sealed(records, len(pushed.names), timestamp_ms))
     batch.pushed = pushed
     return batch
+
+
+def as_batch(given: bytearray | TimedPush) -> bytearray:
+    """For whoever keeps batches."""
+    return build(*given) if isinstance(given, TimedPush) else given
 
 
 def _headers(pushed: Pushed) -> list[bytes]:

@@ -128,7 +128,7 @@ class PostgresBackend(NothingVoid):
         if isinstance(write.batch, PushedBatch):
             # The batch is kept for readers, and counted by its bytes: what it was made of is several times as much.
             write.batch.pushed = None
-        if fresh == write.count:
+        if fresh == write.count and write.batch:
             record_batch.place(write.batch, Offset(base), 0)
             self.reading.tails.add(write.state.id, base, end, write.batch)
         write.state.reached(end)

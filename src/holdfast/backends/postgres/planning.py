@@ -14,7 +14,7 @@ from holdfast.broker import results, stamped
 from holdfast.model.ids import Offset
 from holdfast.model.messages import BatchPublished, Published
 from holdfast.wire import record_batch, stamps
-from holdfast.wire.push_batch import Pushed, PushedBatch
+from holdfast.wire.push_batch import Pushed, PushedBatch, TimedPush
 
 # A partition: the number of its topic, and its own.
 Key = tuple[int, int]
@@ -26,6 +26,7 @@ class Write:
     """A batch on its way: taken apart when it comes in, and what became of it.
 
     It has one of `values` (messages that are nothing else), `pushed` (columns) and `messages` (whatever they may have).
+    `batch` is empty where it came as columns.
     """
 
     __slots__ = (
@@ -45,31 +46,38 @@ class Write:
         "values",
     )
 
-    def __init__(self, state: PartitionState, batch: bytearray, future: asyncio.Future[BatchPublished]) -> None:
+    def __init__(
+        self, state: PartitionState, given: bytearray | TimedPush, future: asyncio.Future[BatchPublished]
+    ) -> None:
         self.state = state
         self.key: Key = (state.topic_id, state.id.number)
-        self.batch = batch
+        self.batch = bytearray() if isinstance(given, TimedPush) else given
         self.future = future
         self.since_s = time.monotonic()
-        head = record_batch.header(batch)
-        self.count = head.record_count
-        self.time = rows.timestamp(head.base_timestamp_ms)
         self.values: list[bytes] | None = None
         self.pushed: Pushed | None = None
         self.messages: Sequence[rows.Message] = ()
         # What each message is recognised by, if it has an id; of a pushed one that is the id itself.
         self.keys: Sequence[str | None] = ()
-        if isinstance(batch, PushedBatch) and batch.pushed is not None:
-            self.pushed = batch.pushed
+        # A transaction is recognised as a whole; the ids of its messages are not compared.
+        self.stamp: stamps.Stamp | None = None
+        self.floor = Offset(0)
+        if isinstance(given, TimedPush):
+            self.pushed, time_ms = given
+            self.count = len(self.pushed.ids)
+        else:
+            head = record_batch.header(given)
+            self.count, time_ms = head.record_count, head.base_timestamp_ms
+            self.pushed = given.pushed if isinstance(given, PushedBatch) else None
+            self.stamp, self.floor = stamps.stamp_of(given), stamps.floor_of(given)
+        self.time = rows.timestamp(time_ms)
+        if self.pushed is not None:
             self.keys = self.pushed.ids
         else:
-            self.values = record_batch.plain_values(batch)
+            self.values = record_batch.plain_values(self.batch)
             if self.values is None:
-                self.messages = rows.messages_of(batch)
+                self.messages = rows.messages_of(self.batch)
                 self.keys = [None if each.id is None else rows.id_key(each.id) for each in self.messages]
-        # A transaction is recognised as a whole; the ids of its messages are not compared.
-        self.stamp = stamps.stamp_of(batch)
-        self.floor = stamps.floor_of(batch)
         self.has_ids = self.stamp is None and any(self.keys)
 
     @property

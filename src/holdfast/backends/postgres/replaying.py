@@ -22,11 +22,12 @@ from holdfast.backends.postgres.holding import LEASE_S, Holding
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
-from holdfast.backends.postgres.transaction import Mark, Unregistered, prepare
+from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, prepare
 from holdfast.backends.postgres.writing import Writer
 from holdfast.model.errors import BadMessage, Unavailable
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
+from holdfast.wire.push_batch import TimedPush
 
 # What is wrong with the message and not with the moment.
 _NEVER_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
@@ -55,7 +56,7 @@ class Replaying:
         self._holding = holding
         self._me = broker_id
         self._writer = writer
-        self._dedupe_age_ms = dedupe_age_ms
+        self._ids = IdsExpected(dedupe_age_ms)
         self._connection: Connection | None = None
         # How far the file is that is being stored, as this broker knows.
         self._reached: tuple[UUID, int] | None = None
@@ -120,7 +121,7 @@ class Replaying:
                     found.add(text)
         return found
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray | TimedPush]]) -> int:
         """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, too.
 
         It was asked for its `progress` before. Where this is cut off, `progress` says whether it was done. Where
@@ -131,9 +132,7 @@ class Replaying:
         writes = [Write(self._known.found(partition), batch, loop.create_future()) for partition, batch in batches]
         async with self._in_time() as connection:
             await connection.execute("BEGIN")
-            stored = await prepare(
-                connection, writes, Mark(file, number), self._dedupe_age_ms, number_before=self._reached[1]
-            )
+            stored = await prepare(connection, writes, Mark(file, number), self._ids, number_before=self._reached[1])
             gone = [error for write in writes if write.future.done() and (error := write.future.exception())]
             if gone:
                 await connection.execute("ROLLBACK")

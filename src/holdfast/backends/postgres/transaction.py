@@ -2,10 +2,12 @@
 
 1. lock the partitions' rows, in the order of their key, and read their next offsets: from here on this broker alone
    decides what comes next in them;
-2. where messages have ids, or batches a stamp: ask which are there already;
-3. COPY the rows of all that are new;
-4. note the ids and stamps, the partitions' new ends and this transaction's number in the writer's row, and send the
-   notice.
+2. where messages have ids, or batches a stamp: see which are there already;
+3. COPY the ids and the rows of all that are new;
+4. note the stamps, the partitions' new ends and this transaction's number in the writer's row, and send the notice.
+
+Ids are hardly ever there already, and their index refuses those that are: so nobody asks for them first, until that
+proves to be wrong. Then the transaction goes back to where it had not yet stored any, and asks.
 
 Whoever calls commits, and knows what to do where the answer is lost: the number in the writer's row tells.
 """
@@ -16,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from asyncpg import Connection
+from asyncpg import Connection, UniqueViolationError
 
 from holdfast.backends.postgres import copying, planning, rows
 from holdfast.backends.postgres.planning import Key, Offsets, Stored, Write
@@ -24,6 +26,8 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.stamping import Stamps
 from holdfast.model.errors import TopicNotFound, Unavailable
 
+# After an id that was there already, others are likely: in so many transactions they are asked for.
+_ASK_TRANSACTIONS: Final = 100
 # The database takes notices below 8000 bytes.
 _NOTICE_BYTES_MAX: Final = 7_900
 
@@ -48,8 +52,24 @@ class Unregistered(Exception):
     """The writer's row was pruned while the broker was away for days, or has another number than it should have."""
 
 
+class IdsExpected:
+    """Whether ids are expected to be new, by what one writer has seen of late; and for how long they are recognised."""
+
+    def __init__(self, dedupe_age_ms: int) -> None:
+        self.age_ms = dedupe_age_ms
+        self._asks = 0
+
+    def are_new(self) -> bool:
+        """Called once for a transaction."""
+        self._asks = max(0, self._asks - 1)
+        return not self._asks
+
+    def were_known(self) -> None:
+        self._asks = _ASK_TRANSACTIONS
+
+
 async def prepare(
-    connection: Connection, writes: Sequence[Write], mark: Mark, dedupe_age_ms: int, *, number_before: int | None = None
+    connection: Connection, writes: Sequence[Write], mark: Mark, ids: IdsExpected, *, number_before: int | None = None
 ) -> list[Stored]:
     """All steps between BEGIN and COMMIT. Raises `Unregistered`, and what the driver raises.
 
@@ -62,11 +82,53 @@ async def prepare(
         if write.key not in ends:
             write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
     present = [write for write in writes if write.key in ends]
-    known = await _known_ids(connection, present, dedupe_age_ms)
     newest = await Stamps.read(connection, present)
+    stored = await _with_ids(connection, present, ends, newest, ids)
+    for part in stored:
+        ends[part.write.key] += part.fresh
+    if any(part.fresh and part.pushed is None for part in stored):
+        await connection.copy_records_to_table(
+            "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
+        )
+    if any(part.pushed is not None for part in stored):
+        await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
+    await newest.keep(connection)
+    await _finish(connection, ends, stored, mark, number_before)
+    return stored
+
+
+async def _with_ids(
+    connection: Connection, writes: list[Write], ends: dict[Key, int], newest: Stamps, ids: IdsExpected
+) -> list[Stored]:
+    """Which messages are new, once their ids are stored."""
+    looked_up = [write for write in writes if write.is_looked_up]
+    if not looked_up:
+        stored = _plan(writes, ends, {}, newest)
+        await _copy_ids(connection, stored)
+        return stored
+    # Stamps are noted while it is planned, so it can be planned once only.
+    if ids.are_new() and not any(write.stamp for write in writes):
+        stored = _plan(writes, ends, {}, newest)
+        await connection.execute("SAVEPOINT no_ids")
+        try:
+            await _copy_ids(connection, stored)
+        except UniqueViolationError:
+            await connection.execute("ROLLBACK TO SAVEPOINT no_ids")
+        else:
+            return stored
+    known = await _known_ids(connection, looked_up, ids.age_ms)
+    if known:
+        ids.were_known()
+    stored = _plan(writes, ends, known, newest)
+    await _copy_ids(connection, stored)
+    return stored
+
+
+def _plan(writes: list[Write], ends: dict[Key, int], known: Offsets, newest: Stamps) -> list[Stored]:
+    ends = dict(ends)
     fresh: Offsets = {key: {} for key in ends}
     stored: list[Stored] = []
-    for write in present:
+    for write in writes:
         try:
             is_new = newest.is_new(write, ends[write.key])
         except Unavailable as error:
@@ -78,17 +140,12 @@ async def prepare(
             part = planning.repeated(write)
         ends[write.key] += part.fresh
         stored.append(part)
-    if any(part.fresh and part.pushed is None for part in stored):
-        await connection.copy_records_to_table(
-            "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
-        )
-    if any(part.pushed is not None for part in stored):
-        await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
+    return stored
+
+
+async def _copy_ids(connection: Connection, stored: list[Stored]) -> None:
     if any(part.keys for part in stored):
         await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
-    await newest.keep(connection)
-    await _finish(connection, ends, stored, mark, number_before)
-    return stored
 
 
 async def _copy(connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
@@ -100,10 +157,7 @@ async def _known_ids(connection: Connection, writes: list[Write], dedupe_age_ms:
     """Where messages stand whose ids are there already. Ids that are too old are made free."""
     asked: dict[Key, list[str]] = {}
     for write in writes:
-        if write.is_looked_up:
-            asked.setdefault(write.key, []).extend(filter(None, write.keys))
-    if not asked:
-        return {}
+        asked.setdefault(write.key, []).extend(filter(None, write.keys))
     found = await connection.fetch(
         sql("known_ids"),
         [key[0] for key in asked],

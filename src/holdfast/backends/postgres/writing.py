@@ -30,7 +30,7 @@ from holdfast.backends.postgres.database import TROUBLE, Database, is_away
 from holdfast.backends.postgres.planning import Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
-from holdfast.backends.postgres.transaction import Mark, Unregistered, prepare
+from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, prepare
 from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
@@ -65,7 +65,7 @@ class Writer:
         self.seconds = 0.0
         self.waiting_bytes = 0
         self._database = database
-        self._dedupe_age_ms = dedupe_age_ms
+        self._ids = IdsExpected(dedupe_age_ms)
         self._on_stored = on_stored
         self._waiting: deque[Write] = deque()
         self._waiting_messages = 0
@@ -223,7 +223,7 @@ class Writer:
                 async with asyncio.timeout(self._database.timeout_s):
                     connection = await self._connected()
                     await connection.execute("BEGIN")
-                    stored = await prepare(connection, writes, Mark(self.id, self._number), self._dedupe_age_ms)
+                    stored = await prepare(connection, writes, Mark(self.id, self._number), self._ids)
                     self._is_sent = True
                     ended_with = await connection.execute("COMMIT")
                 assert ended_with == "COMMIT", ended_with

@@ -1,6 +1,6 @@
 """Events of a spill as record batches again, made in bulk.
 
-What was pushed comes back as a push: a batch with its columns, which a store of rows takes as they are.
+What was pushed comes back as a push: columns, which a store of rows takes as they are.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from operator import attrgetter
 from typing import Final
 
 from holdfast.backends.spill.events import Event
+from holdfast.backends.spill.ports import Batch
 from holdfast.broker import admit
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.push_ids import are_uuids
 from holdfast.model.topics import Topic
-from holdfast.wire import batch_builder, push_batch
-from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed
+from holdfast.wire import batch_builder
+from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed, TimedPush
 
 Choose = Callable[[Event], PartitionId]
 
@@ -26,8 +27,8 @@ place_of: Final[Callable[[Event], tuple[str, int | None]]] = attrgetter("queue",
 _time = attrgetter("time")
 
 
-def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> list[tuple[PartitionId, bytearray]]:
-    """Events as record batches, by partition, each partition's in the order of the events.
+def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> list[Batch]:
+    """Events as record batches or columns, by partition, each partition's in the order of the events.
 
     `choose` gives the partition of one that has none yet.
     """
@@ -48,14 +49,14 @@ def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> li
     return [(partition, batch) for partition, run in by_partition.items() for batch in _batches(run, messages_max)]
 
 
-def _batches(events: list[Event], messages_max: int) -> Iterator[bytearray]:
+def _batches(events: list[Event], messages_max: int) -> Iterator[bytearray | TimedPush]:
     for time_ms, run in groupby(events, _time):
         alike = list(run)
         for first in range(0, len(alike), messages_max):
             some = alike[first : first + messages_max]
             pushed = pushed_of(some)
             if pushed is not None:
-                yield push_batch.build(pushed, time_ms)
+                yield TimedPush(pushed, time_ms)
             else:
                 yield from _unlike(some, time_ms)
 

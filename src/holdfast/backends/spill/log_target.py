@@ -22,13 +22,14 @@ from uuid import UUID
 import msgspec
 
 from holdfast.backends.spill.files import FAILOVER
+from holdfast.backends.spill.ports import Batch
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import CallerError, OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.storage.durable import replace_file, sync_directory
-from holdfast.wire import batch_builder, record_batch
+from holdfast.wire import batch_builder, push_batch, record_batch
 
 _READ_BYTES: Final = 4 * MIB
 
@@ -73,7 +74,12 @@ class LogTarget:
     async def progress(self, file: UUID) -> int:
         return (await asyncio.to_thread(self._noted, file)).done
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
+        return await self._store(
+            file, number, [(partition, push_batch.as_batch(batch)) for partition, batch in batches]
+        )
+
+    async def _store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
         before = await asyncio.to_thread(self._noted, file)
         given = _count(batches)
         if before.trying > before.done:

@@ -9,6 +9,10 @@ from uuid import UUID
 
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
+from holdfast.wire.push_batch import TimedPush
+
+# What is stored in a partition: a record batch, or the columns of which one would be made.
+Batch = tuple[PartitionId, bytearray | TimedPush]
 
 
 class Target(Protocol):
@@ -46,7 +50,7 @@ class Target(Protocol):
         """How many lines of a file are stored."""
         ...
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
+    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
         """Store batches; from then on `number` lines of the file are. Raises `CallerError` for what it never takes.
 
         Returns how many of the messages were there already, as their ids tell.

@@ -16,6 +16,7 @@ from holdfast.backends.spill import batches, events, files
 from holdfast.backends.spill.batches import place_of
 from holdfast.backends.spill.events import BadLine, Event
 from holdfast.backends.spill.files import SpillFile
+from holdfast.backends.spill.ports import Batch
 from holdfast.backends.spill.waiting import ANY
 from holdfast.broker import results
 from holdfast.model.ids import PartitionId, TopicName
@@ -23,8 +24,6 @@ from holdfast.model.limits import KIB
 
 # Of lines that are worked on in one turn of the loop: one or two milliseconds.
 _TURN_BYTES: Final = 384 * KIB
-
-Batches = list[tuple[PartitionId, bytearray]]
 
 tried_of = attrgetter("tried")
 
@@ -38,7 +37,7 @@ class Stretch(NamedTuple):
 
     events: Sequence[Event | None]
     counts: Counter[PartitionId]
-    batches: Batches | None = None
+    batches: list[Batch] | None = None
 
     @classmethod
     def of(cls, read: Sequence[Event | None]) -> Stretch:
@@ -93,7 +92,7 @@ def next_of(stretches: Sequence[Stretch], events_max: int) -> Stretch:
         return stretches[0].first(events_max)
     joined: list[Event | None] = []
     counts: Counter[PartitionId] = Counter()
-    made: Batches | None = []
+    made: list[Batch] | None = []
     for each in taken:
         joined += each.events
         counts.update(each.counts)
