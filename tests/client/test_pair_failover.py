@@ -157,15 +157,20 @@ def test_memory_is_bounded_by_number_and_by_bytes() -> None:
     assert failover.has_room(10) and not failover.has_room(11)
 
 
-steps = st.lists(st.sampled_from(["publish", "ack", "lose", "connect", "silence"]), max_size=200)
+steps = st.lists(st.sampled_from(["publish", "ack", "lose", "connect", "silence", "refuse", "late"]), max_size=200)
 
 
 @given(steps, st.integers(0, 6))
 def test_every_message_is_acknowledged_once_whatever_happens(events: list[str], retain: int) -> None:
-    """Against two brokers that share what they store: at the end all is stored once, in the order of the calls."""
+    """Against two brokers that share what they store: at the end all is stored once, in the order of the calls.
+
+    As brokers do, they refuse everything behind a line that they refuse, and may store the next lines of a connection
+    long after it was left.
+    """
     failover = Failover(2, retain=retain, patience_s=1e9)
     stored: dict[bytes, None] = {}
     on_the_wire: list[bytes] = []
+    left: list[list[bytes]] = []
     acknowledged: list[str] = []
     published = 0
 
@@ -174,6 +179,11 @@ def test_every_message_is_acknowledged_once_whatever_happens(events: list[str], 
         kept = failover.acknowledged(0.0)
         if kept is not None:
             acknowledged.append(kept.id)
+
+    def leave() -> None:
+        left.append(list(on_the_wire))
+        on_the_wire.clear()
+        failover.failed()
 
     for event in [*events, "lose", "connect"]:
         if event == "publish":
@@ -186,11 +196,20 @@ def test_every_message_is_acknowledged_once_whatever_happens(events: list[str], 
         elif event == "silence" and on_the_wire:
             # Stored, and the answer lost with the connection.
             stored.setdefault(on_the_wire.pop(0))
+            leave()
+        elif event == "refuse" and failover.is_connected:
+            # It may not take what is new, and still acknowledges what it knows.
+            while on_the_wire and on_the_wire[0] in stored:
+                answer()
             on_the_wire.clear()
             failover.failed()
+        elif event == "late" and left:
+            lines = left.pop(0)
+            if lines:
+                stored.setdefault(lines.pop(0))
+                left.append(lines)
         elif event == "lose" and failover.is_connected:
-            on_the_wire.clear()
-            failover.failed()
+            leave()
         elif event == "connect" and not failover.is_connected:
             on_the_wire[:] = failover.connected(0.0)
     while on_the_wire:

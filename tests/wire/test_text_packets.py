@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import BadCommand, DiskFull
 from holdfast.wire import text
-from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishId, Replication
+from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishIds, Replication
 from tests.support.sizes import examples
 
 # One event for each line that asks for something, in order: what a client must get an answer to.
@@ -62,8 +62,8 @@ def events_of(chunk: bytes) -> list[Event]:
             queues = {topic: iter(values) for topic, values in item.values_by_topic.items()}
             events += [("publish", topic, next(queues[topic])) for topic in item.order]
             assert all(next(queue, None) is None for queue in queues.values()), "a value without a line"
-        elif isinstance(item, PublishId):
-            events.append(("publish_id", *item))
+        elif isinstance(item, PublishIds):
+            events += [("publish_id", *line) for line in item.lines]
         elif isinstance(item, Command):
             events.append(("command", item.name, *item.fields))
         elif isinstance(item, Replication):

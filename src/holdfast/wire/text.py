@@ -54,6 +54,12 @@ class PublishId(NamedTuple):
     payload: bytes
 
 
+class PublishIds(NamedTuple):
+    """Publishes with ids that follow one another."""
+
+    lines: list[PublishId]
+
+
 class Command(NamedTuple):
     """A command other than a publish, upper case, with its fields."""
 
@@ -71,7 +77,7 @@ class Invalid(NamedTuple):
     error: HoldfastError
 
 
-Item = Publishes | PublishId | Command | Replication | Invalid
+Item = Publishes | PublishIds | Command | Replication | Invalid
 
 
 class Dialect(NamedTuple):
@@ -160,7 +166,13 @@ def parse(chunk: bytes) -> list[Item]:
             else:
                 items.append(Replication([line]))
         elif line:  # an empty line is a keyboard's, not a command
-            items.append(_parse_other(word, rest))
+            other = _parse_other(word, rest)
+            if not isinstance(other, PublishId):
+                items.append(other)
+            elif items and isinstance(items[-1], PublishIds):
+                items[-1].lines.append(other)
+            else:
+                items.append(PublishIds([other]))
     return items
 
 
@@ -187,7 +199,7 @@ def _parse_flood(chunk: bytes) -> Publishes | None:
     return Publishes({topic: values}, [topic] * len(values))
 
 
-def _parse_other(command: bytes, rest: bytes) -> Item:
+def _parse_other(command: bytes, rest: bytes) -> PublishId | Command | Invalid:
     if command == b"PUBLISH_ID":
         message_id, _, after = rest.partition(b"|")
         topic, bar, payload = after.partition(b"|")

@@ -1,8 +1,14 @@
 """Publishes to partitions that another node leads: sent there, in order, and sent again while nothing was stored.
 
 Each partition has a lane. While its leader is known, batches leave at once and many are under way; while there
-is none, they wait in the lane, in order. A batch that was refused takes its place again. One whose fate is not
-known, because the leader was lost, is sent again only if its messages have ids: the leader recognises those.
+is none, they wait in the lane, in order. A batch that was refused takes its place again, and nothing is sent until
+what else is under way to the same node has come back: others that are refused take their places as well, and a batch
+that comes meanwhile does not overtake them. One whose fate is not known, because the leader was lost, is sent again
+only if its messages have ids: the leader recognises those.
+
+That leaves what a lane cannot help: a leader that refuses a batch may take the next one, which is under way already.
+Who needs their order to hold through that has one batch under way at a time, as the client has, and as a text
+connection has that publishes with ids.
 """
 
 from __future__ import annotations
@@ -71,7 +77,10 @@ class Lane:
         self._no_quorum = no_quorum
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Item] = []
-        self._under_way: dict[asyncio.Task[None], _Item] = {}
+        # With the node that has it; none is this one.
+        self._under_way: dict[asyncio.Task[None], tuple[_Item, str]] = {}
+        # The node that refused something, while it still has others.
+        self._refused_by: str | None = None
         self._bytes = 0
         self._next_number = 0
         self._pump: asyncio.Task[None] | None = None
@@ -96,9 +105,11 @@ class Lane:
         return published
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
-        item = self._under_way.pop(task, None)
-        if item is not None and not task.cancelled() and (error := task.exception()) is not None:
+        item, _ = self._under_way.pop(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(item, LeaderChanged(f"this may be stored or not: {error!r}"))
+        if self._refused_by is not None and all(node != self._refused_by for _, node in self._under_way.values()):
+            self._refused_by = None
         if self._waiting:
             self._send_waiting()
 
@@ -106,7 +117,7 @@ class Lane:
         """Nobody waits any longer; what is under way may arrive all the same."""
         if self._pump is not None:
             self._pump.cancel()
-        for task, item in list(self._under_way.items()):
+        for task, (item, _) in list(self._under_way.items()):
             task.cancel()
             self._fail(item, error)
         for item in self._waiting:
@@ -131,15 +142,18 @@ class Lane:
         self._pump = None
 
     def _send_waiting(self) -> None:
+        if self._refused_by is not None:
+            return
         leader = self._replica.leader_node
         is_here = self._replica.leads
         if not is_here and (leader is None or leader == self._replica.node or not self._peers.is_up(leader)):
             return
+        node = "" if is_here else leader or ""
         room = max(0, _UNDER_WAY_MAX - len(self._under_way))
         waiting, self._waiting = self._waiting[:room], self._waiting[room:]
         for item in waiting:
-            task = self._loop.create_task(self._store_here(item) if is_here else self._send(item, leader or ""))
-            self._under_way[task] = item
+            task = self._loop.create_task(self._store_here(item) if is_here else self._send(item, node))
+            self._under_way[task] = item, node
             task.add_done_callback(self._arrived)
 
     async def _store_here(self, item: _Item) -> None:
@@ -147,7 +161,7 @@ class Lane:
         try:
             published = await self._publish_here(self._partition, bytearray(item.batch))
         except HoldfastError as error:
-            self._settle_error(item, error)
+            self._settle_error(item, "", error)
         else:
             self._done(item, published)
 
@@ -158,7 +172,7 @@ class Lane:
         except HoldfastError as error:
             # Plain `Unavailable` is the link's: it was lost, and with it the answer.
             lost = type(error) is Unavailable
-            self._settle_error(item, LeaderChanged(f"{leader} was lost before it answered") if lost else error)
+            self._settle_error(item, leader, LeaderChanged(f"{leader} was lost before it answered") if lost else error)
             return
         reply = _decode_reply(body)
         offsets = None if reply.offsets is None else [Offset(offset) for offset in reply.offsets]
@@ -173,11 +187,12 @@ class Lane:
             ),
         )
 
-    def _settle_error(self, item: _Item, error: HoldfastError) -> None:
+    def _settle_error(self, item: _Item, node: str, error: HoldfastError) -> None:
         nothing_stored = isinstance(error, NotLeader | ShuttingDown)
         if nothing_stored or (item.has_ids and isinstance(error, LeaderChanged)):
             self._waiting.append(item._replace(may_be_stored=item.may_be_stored or not nothing_stored))
             self._waiting.sort(key=lambda waiting: waiting.number)
+            self._refused_by = node
             if self._pump is None:
                 self._pump = self._loop.create_task(self._pump_on())
         else:

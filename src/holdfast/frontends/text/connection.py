@@ -8,16 +8,17 @@ import fcntl
 import socket
 import struct
 import termios
+from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.intake import ReplicaIntake, ReplicaSession
+from holdfast.frontends.text.id_lines import IdLines
 from holdfast.frontends.text.replies import PublishReply, Replies, Reply
 from holdfast.frontends.text.subscription import LineCache, Subscription
 from holdfast.model import names
 from holdfast.model.errors import (
-    BadMessageId,
     HalfLineTimeout,
     HoldfastError,
     LineTooLong,
@@ -34,9 +35,8 @@ from holdfast.model.limits import (
     TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX,
     TEXT_UNACKNOWLEDGED_BYTES_MAX,
 )
-from holdfast.model.messages import NewMessage
 from holdfast.wire import text
-from holdfast.wire.text import Command, Dialect, Invalid, Publishes, PublishId, Replication
+from holdfast.wire.text import Command, Dialect, Invalid, Item, Publishes, PublishIds, Replication
 
 # A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
@@ -66,6 +66,11 @@ class TextConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._line_bytes_max = broker.message_bytes_max + TEXT_LINE_OVERHEAD_BYTES
         self._replies = Replies(self.write, self._count_error)
+        self._id_lines = IdLines(broker, dialect.published, self._on_ids_answered, self._count_error)
+        # Lines with ids that came while others have no answer yet, and what is behind them: at most one piece, since
+        # nothing more is read then.
+        self._held: deque[tuple[Item, int]] = deque()
+        self._is_taking_held = False
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._half_line = bytearray()
@@ -101,23 +106,43 @@ class TextConnection(asyncio.Protocol):
             if self._half_line:
                 lines = bytes(self._half_line) + lines
                 self._half_line.clear()
-            self._answer(lines)
+            self._take(text.parse(lines), len(lines))
             if end < len(data):
                 self._keep_half_line(data[end:])
         self._pause_if_behind()
 
-    def _answer(self, data: bytes) -> None:
-        for item in text.parse(data):
-            if isinstance(item, Publishes):
-                self._publish(item, len(data))
-            elif isinstance(item, PublishId):
-                self._publish_id(item)
-            elif isinstance(item, Invalid):
-                self._refuse(item.error)
-            elif isinstance(item, Replication):
-                self._replicate(item, len(data))
+    def _take(self, items: list[Item], size: int) -> None:
+        """Do what lines of `size` bytes ask for, in their order; one run of lines with ids waits for the other."""
+        for item in items:
+            if self._held or (isinstance(item, PublishIds) and self._id_lines.is_under_way):
+                self._held.append((item, size))
             else:
-                self._command(item)
+                self._answer(item, size)
+
+    def _answer(self, item: Item, size: int) -> None:
+        if isinstance(item, Publishes):
+            self._publish(item, size)
+        elif isinstance(item, PublishIds):
+            self._id_lines.publish(item.lines, self._replies.place(size))
+        elif isinstance(item, Invalid):
+            self._refuse(item.error)
+        elif isinstance(item, Replication):
+            self._replicate(item, size)
+        else:
+            self._command(item)
+
+    def _on_ids_answered(self, reply: Reply, answers: bytes) -> None:
+        self._replies.set(reply, answers)
+        if self._is_taking_held:
+            return  # a run among them was answered at once
+        self._is_taking_held = True
+        while self._held and not (isinstance(self._held[0][0], PublishIds) and self._id_lines.is_under_way):
+            self._answer(*self._held.popleft())
+        self._is_taking_held = False
+        if not self._reading:
+            self._resume_if_caught_up()
+        if self._no_more_lines:
+            self._close_if_finished()
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -142,6 +167,8 @@ class TextConnection(asyncio.Protocol):
         for task in self._opening:
             task.cancel()
         self._stop_subscriptions()
+        # Nobody is there to be answered, and what was to be published still is.
+        self._held = deque(held for held in self._held if isinstance(held[0], Publishes | PublishIds))
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
@@ -186,18 +213,6 @@ class TextConnection(asyncio.Protocol):
         for topic in item.order:
             value = next(values[topic])
             self._publish_run(topic, [value], len(value))
-
-    def _publish_id(self, item: PublishId) -> None:
-        try:
-            # Not `replace`: two ids that only differ in such bytes would be taken for one, and a message lost.
-            message = NewMessage(value=item.payload, id=item.message_id.decode())
-            published = self._broker.publish(item.topic.decode("utf-8", "replace"), [message])
-        except UnicodeDecodeError:
-            self._refuse(BadMessageId(f"a message id is UTF-8 text, not {item.message_id[:60]!a}"))
-        except HoldfastError as error:
-            self._refuse(error)
-        else:
-            self._replies.after(published, self._dialect.published, count=1, size=len(item.payload))
 
     def _replicate(self, item: Replication, size: int) -> None:
         if self._intake is None:
@@ -312,7 +327,7 @@ class TextConnection(asyncio.Protocol):
         if self._reading and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
-        self._refuse(error)
+        self._take([Invalid(error)], 0)
 
     # --- flow ---------------------------------------------------------------------------------------
 
@@ -355,7 +370,7 @@ class TextConnection(asyncio.Protocol):
     @property
     def is_settled(self) -> bool:
         """Whether every line that was received is answered."""
-        return self._replies.is_empty and not self._opening
+        return self._replies.is_empty and not self._opening and not self._held
 
     def close(self) -> None:
         """Stop deliveries, send what is written, and close."""
@@ -373,14 +388,18 @@ class TextConnection(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def _is_behind(self, unacknowledged_bytes_max: int) -> bool:
+        waiting_bytes = self._replies.waiting_bytes
+        return self._writable is not None or waiting_bytes > unacknowledged_bytes_max or bool(self._held)
+
     def _pause_if_behind(self) -> None:
-        is_behind = self._writable is not None or self._replies.waiting_bytes > TEXT_UNACKNOWLEDGED_BYTES_MAX
+        is_behind = self._is_behind(TEXT_UNACKNOWLEDGED_BYTES_MAX)
         if self._reading and is_behind and not self._no_more_lines and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
     def _resume_if_caught_up(self) -> None:
-        is_behind = self._writable is not None or self._replies.waiting_bytes > TEXT_UNACKNOWLEDGED_BYTES_MAX // 2
+        is_behind = self._is_behind(TEXT_UNACKNOWLEDGED_BYTES_MAX // 2)
         if self._reading or is_behind or self._no_more_lines or self._transport.is_closing():
             return
         self._reading = True
