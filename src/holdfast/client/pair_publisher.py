@@ -5,7 +5,15 @@
     async with holdfast.PairPublisher("localhost:8080", "localhost:8081") as publisher:
         await publisher.publish("topicC", b"Hello")
 
-Publishes made at the same time are under way at the same time; they reach a broker in the order of the calls.
+Publishes made at the same time are under way at the same time, and are stored in the order of the calls, through any
+number of failovers. Three rules make that so:
+
+- There is one connection at a time, and it begins with everything that is not acknowledged, in order (`failover.py`).
+- The connection is left at the first refusal that may pass. Nothing is sent again on the same one.
+- A broker stores the lines of a connection in their order or not at all: what is behind a line that it refused it
+  refuses, too, and what it still takes of a connection that was left is the beginning of what comes through the next.
+
+A broker of another make may take lines behind one that it refused. Then those are stored first.
 """
 
 from __future__ import annotations
@@ -60,8 +68,7 @@ class PairPublisher:
     `publish` returns when the message is acknowledged. It raises `RemoteError` if a broker refuses the message,
     and `ConnectionLost` if nobody has acknowledged it within `patience_s`: it may be stored then, or not.
 
-    Messages are stored in the order of the calls. Only one that a broker could not take just then, while it took
-    later ones, is stored behind those.
+    Messages are stored in the order of the calls.
     """
 
     def __init__(

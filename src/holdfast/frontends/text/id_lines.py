@@ -5,12 +5,13 @@ stored before it, two things hold here:
 
 - One run of lines is under way at a time, as one batch for each topic, which is stored whole or not at all. The next
   run is what came meanwhile. Whatever happens to a batch on its way, nothing of this connection can overtake it.
-- When a run is refused for a reason that passes (`WorldError`), what follows on the connection is refused, too, until
-  the first line of that run comes again: who sent those lines may not have known of the refusal yet.
+- When a run is refused, and not for good (anything but a `CallerError`), what follows on the connection is refused,
+  too, until the first line of that run comes again: who sent those lines may not have known of the refusal yet.
 
 A connection that its client has left may still have a run under way, while the client sends the same lines through
-another one, from the first that is not acknowledged on. Both rows of lines are in order and begin alike, so what
-is stored is in order as well, whichever line comes first: the second of the same id is recognised.
+another one, from the first that is not acknowledged on. Both rows of lines are in order, and what one lacks at its
+beginning is stored already. So what is stored is in order as well, whichever row a line comes from first: the second
+one with its id is recognised.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from holdfast.broker.broker import Broker
 from holdfast.broker.results import failure
 from holdfast.frontends.text.replies import Reply
-from holdfast.model.errors import BadMessageId, CallerError, HoldfastError, Unavailable, WorldError
+from holdfast.model.errors import BadMessageId, CallerError, HoldfastError, Unavailable
 from holdfast.model.messages import NewMessage, Published
 from holdfast.wire.text import PublishId, error_line
 
@@ -107,11 +108,11 @@ class IdLines:
             for at, place in enumerate(places):
                 try:
                     await self._broker.publish(topic.decode("utf-8", "replace"), [run.message(place)])
-                except WorldError as error:
+                except CallerError as error:
+                    run.refuse([place], error)
+                except HoldfastError as error:
                     run.refuse(places[at:], error)
                     break
-                except HoldfastError as error:
-                    run.refuse([place], error)
         run.unsorted.clear()
         self._settled(run)
 
@@ -162,6 +163,6 @@ class _Run:
         self.told.append(error)
         for place in places:
             self.errors[place] = error
-        if isinstance(error, WorldError):
+        if not isinstance(error, CallerError):
             first = self.first_to_come_again
             self.first_to_come_again = places[0] if first is None else min(first, places[0])
