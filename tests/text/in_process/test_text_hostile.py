@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,11 @@ async def test_rubbish_never_hurts_anybody_but_its_sender(tmp_path: Path) -> Non
                 assert await sane.ask(b"PUBLISH|sane|%d" % turn) == PUBACK
             expected = [b"%d" % turn for turn in range(scaled(40, 1000))]
             assert values_of(await subscriber.lines(len(expected)), b"sane") == expected
-        names = {topic.topic for topic in broker.node.broker.topics()}
-        assert names <= {"sane", "t", "u", *{word.decode() for word in words[:6]}}, "rubbish became a topic"
+        # Where a piece has no line break at its end, its last word and the first of the next one are a word.
+        whole = "|".join(word.decode() for word in words[:6])
+        possible = re.compile(f"sane|(t|u|{whole})+")
+        strange = [topic.topic for topic in broker.node.broker.topics() if not possible.fullmatch(topic.topic)]
+        assert strange == [], "rubbish became a topic"
         await broker.publish(b"wake", [b"up"])
 
 
