@@ -1,11 +1,18 @@
-"""How a run with several processes shares the tests out."""
+"""How a run with several processes shares the tests out, and what it spares the processes it starts."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+# Hundreds of brokers are started here. Where the environment forbids compiled files each of them would compile the
+# whole package again, which takes longer than all the rest of its start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # They share one Spark session and one broker, which take longer to start than most of these tests to run.
 ONE_PROCESS: Final = "tests/spark/session/"
