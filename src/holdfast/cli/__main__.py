@@ -1,5 +1,5 @@
 """`python -m holdfast.cli`: the command line where its script is not on the path."""
 
-from holdfast.cli.app import main
+from holdfast.cli import main
 
 main()

@@ -29,7 +29,6 @@ import msgspec
 import structlog
 
 from holdfast.backends.cluster.hard_states import decode
-from holdfast.client.client import Client
 from holdfast.model.entries import KIND_BATCH
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import LogIndex, Term, TimestampMs
@@ -121,6 +120,9 @@ async def _was_given(directory: DataDirectory, replaced: Replaced, patience_s: f
 
 async def _give(directory: DataDirectory, replaced: Replaced) -> int:
     given = 0
+    # Only who comes back needs it, and it would be a twentieth of every start.
+    from holdfast.client.client import Client
+
     async with Client(f"http://{replaced.http}", timeout_s=5.0) as client:
         for path in sorted(directory.topics.glob("*/topic.json")):
             topic = msgspec.json.decode(path.read_bytes(), type=Topic)
