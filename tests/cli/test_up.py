@@ -113,14 +113,10 @@ def test_without_restart_a_dead_node_stays_away(tmp_path: Path, base_port: int) 
 def test_second_signal_ends_it_at_once(tmp_path: Path, base_port: int) -> None:
     with up(tmp_path, base_port, "--quiet") as cluster:
         nodes = cluster.nodes()
+        # One node hangs while the others leave, so that an orderly end would take half a minute.
+        os.kill(nodes[0]["pid"], signal.SIGSTOP)
         cluster.running.process.send_signal(signal.SIGINT)
-
-        def is_stopping() -> bool:
-            """One node hangs while the others leave, so that an orderly end would take half a minute."""
-            os.kill(nodes[0]["pid"], signal.SIGSTOP)
-            return not is_alive(nodes[2]["pid"])
-
-        until(is_stopping, "it has begun to stop")
+        until(lambda: not is_alive(nodes[2]["pid"]), "it has begun to stop")
         began = time.monotonic()
         ended = cluster.running.end(signal.SIGINT)
     assert ended.code == 1 and ended.out == b"" and "Traceback" not in ended.err
