@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RESULTS = Path(__file__).parent / "results"
 
-SECONDS, SECONDS_QUICK = 2.0, 0.3
+SECONDS, SECONDS_QUICK = 2.0, 0.1
 ROUNDS, ROUNDS_QUICK = 5, 1
 
 # In a file or a pipe nothing says how wide a line may be.

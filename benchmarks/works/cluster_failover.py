@@ -23,8 +23,8 @@ TOPIC = "bench"
 TIMES = {signal.SIGKILL: 50, signal.SIGTERM: 20}
 TIMES_QUICK = 1
 # The others have the machine for themselves this long before the node is started again.
-AWAY_S = 1.0
-SETTLE_S = 1.0
+AWAY_S, AWAY_S_QUICK = 1.0, 0.2
+SETTLE_S, SETTLE_S_QUICK = 1.0, 0.2
 
 PYTHON_CLIENT = "Holdfast, Python client"
 TEXT_LINES = "Holdfast, text lines"
@@ -32,31 +32,35 @@ TEXT_LINES = "Holdfast, text lines"
 Client = Generator[Addresses, Publishes]
 
 
-def _end_and_bring_back(cluster: HoldfastCluster, leader: Node, how: signal.Signals) -> tuple[float, float]:
+def _end_and_bring_back(
+    cluster: HoldfastCluster, leader: Node, how: signal.Signals, away_s: float
+) -> tuple[float, float]:
     """When the signal was sent, and when the process had ended."""
     sent_s = cluster.end(leader, how)
     cluster.reap(leader)
     ended_s = time.monotonic()
-    time.sleep(AWAY_S)
+    time.sleep(away_s)
     cluster.leader(TOPIC)
     cluster.start(leader)
     cluster.wait_until_ready(leader)
     cluster.wait_until_caught_up(leader, TOPIC)
-    time.sleep(SETTLE_S)
     return sent_s, ended_s
 
 
 def _run(how: signal.Signals, client: Client, settings: Settings) -> Measured:
     times = TIMES_QUICK if settings.quick else TIMES[how]
+    away_s = AWAY_S_QUICK if settings.quick else AWAY_S
+    settle_s = SETTLE_S_QUICK if settings.quick else SETTLE_S
     with holdfast_cluster.serve(settings.directory) as cluster:
         cluster.create(TOPIC)
         nodes = cluster.nodes
         addresses = Addresses(TOPIC, tuple(node.text_port for node in nodes), tuple(node.http_port for node in nodes))
         moments = []
         with background(client, addresses) as load:
-            time.sleep(SETTLE_S)
+            time.sleep(settle_s)
             for _ in range(times):
-                moments.append(_end_and_bring_back(cluster, cluster.leader(TOPIC), how))
+                moments.append(_end_and_bring_back(cluster, cluster.leader(TOPIC), how, away_s))
+                time.sleep(settle_s)
                 load.check()
             publishes = load.stop()
         # Every id was sent until it was acknowledged, some of them twice: there are as many messages as ids.
@@ -65,7 +69,7 @@ def _run(how: signal.Signals, client: Client, settings: Settings) -> Measured:
         waits_s = [publishes.next_after(sent_s) for sent_s, _ in moments]
     else:
         # A leader that ends in order still answers for a while.
-        waits_s = [publishes.longest_silence(sent_s, ended_s + AWAY_S) for sent_s, ended_s in moments]
+        waits_s = [publishes.longest_silence(sent_s, ended_s + away_s) for sent_s, ended_s in moments]
     figures = {MEDIAN: median(waits_s) * 1000, WORST: max(waits_s) * 1000}
     return Measured(figures, f"{times} times, {len(publishes):,} messages, as many stored")
 
