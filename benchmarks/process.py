@@ -35,8 +35,10 @@ class ServerFailed(RuntimeError):
 
 def free_port() -> int:
     """A loopback port nobody listens on and this run has not handed out before."""
+    # Others may roll at the same time, in processes that were seeded alike.
+    rolled = random.SystemRandom()
     for _ in range(PORT_TRIES_MAX):
-        port = random.randrange(PORT_MIN, PORT_MAX)
+        port = rolled.randrange(PORT_MIN, PORT_MAX)
         if port in _handed_out:
             continue
         with socket.socket() as probe:
