@@ -1,4 +1,4 @@
-"""Lines of pushes are made in bulk: they are those that one message after the other would make, to the byte."""
+"""Lines of pushes are made in bulk: they tell what those of one message after the other would."""
 
 from __future__ import annotations
 
@@ -44,7 +44,18 @@ json_texts = st.one_of(
 values = st.one_of(
     json_texts, st.binary(max_size=20), hostile.map(str.encode), st.sampled_from([b"", b"1,2", b"] [", b'"x'])
 )
-items = st.tuples(hostile, values, hostile, hostile, st.none() | hostile)
+items = st.tuples(hostile, values, hostile, hostile, st.none() | hostile.filter(bool))
+
+
+def told(lines: bytes) -> list[tuple[object, ...]]:
+    """What stands in lines, whatever way it is written."""
+    read, bad = events.events_of(lines)
+    assert not bad
+    return [
+        (each.queue, each.partition, each.number, each.time, each.at, each.tried, each.message())
+        for each in read
+        if each
+    ]
 
 
 def one_by_one(numbers: dict[str, int | None], pushed: Pushed, time_ms: int, at_ms: int, tried: str | None) -> bytes:
@@ -59,13 +70,13 @@ def one_by_one(numbers: dict[str, int | None], pushed: Pushed, time_ms: int, at_
 
 @settings(max_examples=150)
 @given(st.lists(items, min_size=1, max_size=8), st.data())
-def test_lines_made_in_bulk_are_those_made_one_by_one(given_items: list[tuple], data: st.DataObject) -> None:  # type: ignore[type-arg]
+def test_lines_made_in_bulk_tell_what_those_made_one_by_one_do(given_items: list[tuple], data: st.DataObject) -> None:  # type: ignore[type-arg]
     names, contents, ids, transactions, traces = map(list, zip(*given_items, strict=True))
     pushed = Pushed(names, contents, ids, transactions, traces)
     numbers = {name: data.draw(st.none() | st.integers(0, 1023)) for name in names}
     tried = data.draw(st.none() | hostile)
     lines = pushes.lines_of(ORDERS, numbers, pushed, 17, 18, tried)
-    assert lines == one_by_one(numbers, pushed, 17, 18, tried)
+    assert told(lines) == told(one_by_one(numbers, pushed, 17, 18, tried))
     read, bad = events.events_of(lines)
     assert not bad
     assert [(event.partition, event.value, event.id, event.tried) for event in read if event] == [
@@ -76,11 +87,14 @@ def test_lines_made_in_bulk_are_those_made_one_by_one(given_items: list[tuple], 
 
 
 @given(st.lists(items, min_size=1, max_size=5))
-def test_batch_that_carries_its_columns_makes_the_lines_that_its_bytes_make(given_items: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_batch_that_carries_its_columns_makes_lines_that_tell_what_its_bytes_do(given_items: list[tuple]) -> None:  # type: ignore[type-arg]
     names, contents, ids, transactions, traces = zip(*given_items, strict=True)
     batch = push_batch.build(Pushed(names, contents, ids, transactions, traces), 17)
     place = PartitionId(ORDERS, 3)
-    assert events.lines_of(place, batch, 18) == events.lines_of(place, bytearray(batch), 18)
+    (short, short_count), (whole, whole_count) = (
+        events.lines_of(place, each, 18) for each in (batch, bytearray(batch))
+    )
+    assert told(short) == told(whole) and short_count == whole_count
 
 
 @settings(max_examples=150)
@@ -95,7 +109,7 @@ def test_payloads_of_a_request_are_kept_as_they_were_written(texts: list[bytes],
     assert list(pushed.values) == texts, "without the blanks around them"
     lines = pushes.lines_of(ORDERS, {"Default": 1}, pushed, 17, 18)
     assert lines == pushes.lines_of(ORDERS, {"Default": 1}, pushed._replace(has_json=False), 17, 18)
-    assert lines == one_by_one({"Default": 1}, pushed, 17, 18, None)
+    assert told(lines) == told(one_by_one({"Default": 1}, pushed, 17, 18, None))
     read, bad = events.events_of(lines)
     assert not bad and [event.value for event in read if event] == texts
 
@@ -170,16 +184,13 @@ def test_push_with_usual_ids_comes_back_as_columns() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"key": "another"},
-        {"key": None},
+        {"push": False, "key": "another"},
+        {"push": False, "headers": [["transaction-id", None, "/w=="]]},
+        {"id": None},
         {"id": "no UUID"},
         {"id": "0191E2CD-09AA-70CA-A04C-6567F4442E96"},
-        {"headers": [["transaction-id", "t1"], ["more", "x"]]},
-        {"headers": [["transaction-id", None, "/w=="]]},
-        {"headers": [["trace-id", "t1"]]},
-        {"headers": [["transaction-id", "t1"], ["trace-id", ""]]},
-        {"headers": None},
-        {"transaction_id": "t\0", "headers": [["transaction-id", "t\0"]]},
+        {"transaction_id": "t\0"},
+        {"trace_id": "t\0"},
     ],
 )
 def test_what_is_more_than_a_push_is_not_taken_for_one(changed: dict[str, object]) -> None:

@@ -26,7 +26,7 @@ _FIRST_FIELDS: Final = b"\0\0"
 
 
 class Pushed(NamedTuple):
-    """Messages side by side.
+    """Messages side by side. A trace id is none where there is none, and never empty.
 
     `is_fresh`: their ids were drawn here and now, so nobody can have sent them before. `has_json`: each value was read
     by a JSON decoder, as text without blanks around it.

@@ -18,7 +18,7 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.push_ids import are_uuids
 from holdfast.model.topics import Topic
 from holdfast.wire import batch_builder
-from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed, TimedPush
+from holdfast.wire.push_batch import Pushed, TimedPush
 
 Choose = Callable[[Event], PartitionId]
 
@@ -70,32 +70,22 @@ def _unlike(events: list[Event], time_ms: int) -> Iterator[bytearray]:
 
 
 def _is_plain(event: Event) -> bool:
-    return event.id is None and event.key is None and event.headers is None and event.key_base64 is None
+    return (
+        not event.push and event.id is None and event.key is None and event.headers is None and event.key_base64 is None
+    )
 
 
 def pushed_of(events: Sequence[Event]) -> Pushed | None:
-    """Events as columns; none unless each of them is what a pushed message looks like, and nothing more."""
-    if events[0].id is None or events[0].headers is None:
-        return None
-    names = [event.partition for event in events]
-    if [event.key for event in events] != names:
+    """Events as columns; none unless each of them was pushed, as a store of rows takes it."""
+    if not all(event.push for event in events):
         return None
     transaction_ids = [event.transaction_id or "" for event in events]
     trace_ids = [event.trace_id or None for event in events]
-    if any(trace_ids):
-        headers = [
-            [[TRANSACTION_HEADER, each], *([] if trace is None else [[TRACE_HEADER, trace]])]
-            for each, trace in zip(transaction_ids, trace_ids, strict=True)
-        ]
-    else:
-        headers = [[[TRANSACTION_HEADER, each]] for each in transaction_ids]
     ids = [event.id or "" for event in events]
-    if [event.headers for event in events] != headers or not are_uuids(ids):
-        return None
     # No column of text takes that character: such headers are for those who take bytes.
-    if "\0" in "".join(transaction_ids) or "\0" in "".join(filter(None, trace_ids)):
+    if not are_uuids(ids) or "\0" in "".join(transaction_ids) or "\0" in "".join(filter(None, trace_ids)):
         return None
-    return Pushed(names, _values(events), ids, transaction_ids, trace_ids)
+    return Pushed([event.partition for event in events], _values(events), ids, transaction_ids, trace_ids)
 
 
 def _values(events: Sequence[Event]) -> list[bytes]:

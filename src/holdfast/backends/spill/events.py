@@ -38,14 +38,14 @@ from holdfast.backends.spill import fields, pushes, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch
-from holdfast.wire.push_batch import PushedBatch
+from holdfast.wire.push_batch import PushedBatch, headers_of
 
 _DEFAULT_PARTITION: Final = "Default"
 _EMPTY: Final = Raw(b"")
 
 
 class Event(Struct, gc=False, omit_defaults=True, kw_only=True):
-    """One line; `number` is none where the partition is yet to be chosen."""
+    """One line; `number` is none where the partition is yet to be chosen. For `push` see `pushes`."""
 
     queue: str
     partition: str
@@ -60,6 +60,7 @@ class Event(Struct, gc=False, omit_defaults=True, kw_only=True):
     key: str | None = None
     key_base64: bytes | None = None
     headers: list[list[str | None]] | None = None
+    push: bool = False
     tried: str | None = None
     payload: Raw = _EMPTY
     payload_text: str | None = None
@@ -74,6 +75,9 @@ class Event(Struct, gc=False, omit_defaults=True, kw_only=True):
         return bytes(self.payload)
 
     def message(self) -> NewMessage:
+        if self.push:
+            headers = headers_of(self.transaction_id or "", self.trace_id or None)
+            return NewMessage(value=self.value, key=self.partition.encode(), id=self.id, headers=headers)
         key = self.key_base64 if self.key is None else self.key.encode()
         return NewMessage(value=self.value, key=key, id=self.id, headers=list(map(_header, self.headers or ())))
 

@@ -1,7 +1,8 @@
-"""Pushed messages as lines, column by column, and lines as columns again.
+"""Pushed messages as lines, column by column.
 
-The lines are those that `events` would make of the same messages one by one, to the byte. What they have in common is
-written once for each partition's name; between that stand the transaction ids, the ids and the values as they came.
+What lines have in common is written once for each partition's name; between that stand the transaction ids, the ids and
+the values as they came. A line with `"push":true` leaves out what follows from its other fields: the key is the
+partition's name, the headers are the transaction id and, where there is one, the trace id.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.backends.spill import fields, sums
 from holdfast.model.ids import TopicName
-from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER, Pushed
+from holdfast.wire.push_batch import Pushed
 
 
 def lines_of(
@@ -24,7 +25,6 @@ def lines_of(
     """A line for each message; `numbers` has the number of each name's partition, none where it is yet to be chosen."""
     names = {name: fields.encode(name).decode() for name in numbers}
     begins = {name: f'{{"queue":"{topic}","partition":{text},"transaction_id":"' for name, text in names.items()}
-    keys = {name: f'","key":{text},"headers":[["{TRANSACTION_HEADER}","' for name, text in names.items()}
     places = {name: _place(number, time_ms, at_ms) for name, number in numbers.items()}
     mark = "" if tried is None else f'"tried":{fields.encode(tried).decode()},'
     values: Sequence[bytes]
@@ -32,18 +32,18 @@ def lines_of(
         mark, values = f"{mark}{fields.PAYLOAD.decode()}", pushed.values
     else:
         values = list(map(fields.field, pushed.values))
+    end = f'","push":true,{mark}'
     columns = zip(pushed.names, _quotable(pushed.transaction_ids), _quotable(pushed.ids), strict=True)
     if not any(trace is not None for trace in pushed.trace_ids):
         heads = [
-            f'{begins[name]}{transaction}","trace_id":""{places[name]}{message_id}{keys[name]}{transaction}"]],{mark}'.encode()
+            f'{begins[name]}{transaction}","trace_id":""{places[name]}{message_id}{end}'.encode()
             for name, transaction, message_id in columns
         ]
     else:
+        traces = ['""' if trace is None else fields.encode(trace).decode() for trace in pushed.trace_ids]
         heads = [
-            f'{begins[name]}{transaction}","trace_id":{trace}{places[name]}{message_id}{keys[name]}{transaction}"]{header}],{mark}'.encode()
-            for (name, transaction, message_id), (trace, header) in zip(
-                columns, map(_trace, pushed.trace_ids), strict=True
-            )
+            f'{begins[name]}{transaction}","trace_id":{trace}{places[name]}{message_id}{end}'.encode()
+            for (name, transaction, message_id), trace in zip(columns, traces, strict=True)
         ]
     return sums.summed_pairs(heads, values)
 
@@ -52,14 +52,6 @@ def _place(number: int | None, time_ms: int, at_ms: int) -> str:
     """What stands between the trace and the id."""
     place = "null" if number is None else str(number)
     return f',"namespace":"","task":"","number":{place},"time":{time_ms},"at":{at_ms},"id":"'
-
-
-def _trace(text: str | None) -> tuple[str, str]:
-    """A trace as a field, and as a header behind the first one."""
-    if text is None:
-        return '""', ""
-    encoded = fields.encode(text).decode()
-    return encoded, f',["{TRACE_HEADER}",{encoded}]'
 
 
 def _quotable(texts: Sequence[str]) -> Iterable[str]:
