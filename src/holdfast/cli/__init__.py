@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import Final
 
-# As few looks for garbage as a broker takes: a start makes hardly any, and looking for it was a fifth of the start.
-_GC_THRESHOLDS: Final = (10_000, 20, 50)
+from holdfast.model.limits import GC_THRESHOLDS
 
 
 def main() -> None:
-    gc.set_threshold(*_GC_THRESHOLDS)
+    # A start makes hardly any garbage, and looking for it was a fifth of the start.
+    gc.set_threshold(*GC_THRESHOLDS)
     from holdfast.cli.app import main as run
 
     run()

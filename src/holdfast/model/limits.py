@@ -99,3 +99,6 @@ PEERS_MAX: Final = 1024
 
 # A node that has not heard of a leader for so long does not answer as if it knew what is going on.
 STALE_AFTER_MS: Final = 1000
+
+# New containers before a look for garbage, and looks before one that goes further back (Python's own: 700, 10, 10).
+GC_THRESHOLDS: Final = (10_000, 20, 50)

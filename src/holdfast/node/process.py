@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from holdfast.model.limits import MIB
+from holdfast.model.limits import GC_THRESHOLDS, MIB
 from holdfast.node import rejoining
 from holdfast.node.config import Config
 from holdfast.node.node import Node, now_ms
@@ -22,8 +22,6 @@ log = structlog.get_logger("holdfast")
 
 # The exit code of a node whose disk failed.
 EXIT_FAILED = 70
-# New containers before a collection, and collections before one that looks further back (Python's own: 700, 10, 10).
-_GC_THRESHOLDS = (10_000, 20, 50)
 # Of glibc (`mallopt`): up to which size memory comes from the heap, and how much of that stays when it is free.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _HEAP_PIECE_BYTES_MAX = 4 * MIB
@@ -59,7 +57,7 @@ def _collect_less_often() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _keep_freed_memory() -> None:
