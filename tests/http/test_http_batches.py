@@ -80,6 +80,17 @@ def test_batch_that_holds_the_offset_begins_before_it(server: Server) -> None:
     assert (end.status, end.body, end.headers["holdfast-next-offset"]) == (200, b"", "3")
 
 
+def test_answer_tells_which_topic_of_the_name_its_batches_are_of(server: Server) -> None:
+    created = []
+    for _ in range(2):
+        server.publish("orders", "a")
+        answer = server.get(f"{READ}?offset=0", Accept=BATCHES)
+        created.append(server.get("/v1/topics/orders").json["created_ms"])
+        assert answer.headers["holdfast-topic-created-ms"] == str(created[-1])
+        assert server.call("DELETE", "/v1/topics/orders").status == 204
+    assert created[0] < created[1]
+
+
 def test_ids_in_record_headers_are_recognised(server: Server) -> None:
     server.create("orders")
     batch = foreign_batch([b"a"], headers=[("holdfast-id", b"once")])

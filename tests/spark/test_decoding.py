@@ -25,6 +25,7 @@ from tests.wire.test_batch_against_aiokafka import foreign_record_lists, message
 SCHEMA = arrow_schema(source_schema(None, with_headers=True))
 EVERYTHING = (0, 1 << 62)
 ATTRIBUTES_AT = 21
+TIMES_AT = 27
 CONTROL = 0x20
 
 
@@ -161,6 +162,16 @@ def test_bent_bytes_are_refused_and_never_read_as_something_else_outside(
         decode(log, "orders", 0, *EVERYTHING, SCHEMA)
     except BadBatch:
         return
+
+
+@pytest.mark.parametrize("time_ms", [-(1 << 63), -(1 << 62), -1, 0, 1 << 62])
+def test_times_that_microseconds_do_not_reach_are_the_last_ones_they_do(time_ms: int) -> None:
+    """And not 1970, where the product would come out after an overflow."""
+    batch = bytearray(batch_builder.build_values([b"a"], 0))
+    batch[TIMES_AT : TIMES_AT + 16] = time_ms.to_bytes(8, "big", signed=True) * 2
+    found = decode(placed([resealed(batch)]), "orders", 0, *EVERYTHING, SCHEMA).column("timestamp")
+    reached_ms = (2**63 - 1) // 1000
+    assert found.cast("int64").to_pylist() == [max(-reached_ms, min(reached_ms, time_ms)) * 1000]
 
 
 def test_half_a_batch_is_refused() -> None:

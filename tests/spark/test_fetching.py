@@ -22,7 +22,8 @@ from holdfast.wire.record_batch import place
 Answer = tuple[int, bytes, int]
 Script = Callable[[str], Answer]
 SCHEMA = arrow_schema(source_schema(None, with_headers=False))  # type: ignore[arg-type]
-WANTED = Slice("orders", 0, 2, 8)
+CREATED_MS = 1000
+WANTED = Slice("orders", CREATED_MS, 0, 2, 8)
 
 
 def stored(first: int, count: int) -> bytes:
@@ -36,7 +37,7 @@ def refusal(status: int, code: str, **more: object) -> Answer:
 
 
 @contextmanager
-def brokers(*scripts: Script) -> Iterator[tuple[tuple[str, int], ...]]:
+def brokers(*scripts: Script, topic_created_ms: int = CREATED_MS) -> Iterator[tuple[tuple[str, int], ...]]:
     """One server for each script, which gets the path that is asked for."""
     servers = []
     for script in scripts:
@@ -44,12 +45,14 @@ def brokers(*scripts: Script) -> Iterator[tuple[tuple[str, int], ...]]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             answer = staticmethod(script)
+            created_ms = topic_created_ms
 
             def do_GET(self) -> None:
                 status, body, next_offset = self.answer(self.path)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.send_header("Holdfast-Next-Offset", str(next_offset))
+                self.send_header("Holdfast-Topic-Created-Ms", str(self.created_ms))
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -77,6 +80,11 @@ def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 5.0, w
         return found
 
 
+def described(start: int, created_ms: int = CREATED_MS) -> Answer:
+    """What a broker says of the topic."""
+    return 200, json.dumps({"created_ms": created_ms, "partitions": [{"start_offset": start}]}).encode(), -1
+
+
 def in_turn(*answers: Answer) -> Script:
     left = list(answers)
     return lambda _: left.pop(0)
@@ -91,6 +99,13 @@ def test_broker_that_cannot_just_now_is_asked_again_and_the_next_one_too() -> No
     assert offsets_read(away, lambda _: (200, stored(5, 5), 10)) == [2, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(
+    "answer", [refusal(429, "too_many_connections"), refusal(408, "request_timeout"), (200, b"<html>hello</html>", -1)]
+)
+def test_answer_that_says_nothing_of_the_messages_is_asked_for_again(answer: Answer) -> None:
+    assert offsets_read(in_turn(answer, (200, stored(0, 10), 10))) == [2, 3, 4, 5, 6, 7]
+
+
 def test_bytes_that_were_bent_on_the_way_are_asked_for_again() -> None:
     bent = bytearray(stored(0, 10))
     bent[-3] ^= 1
@@ -98,15 +113,13 @@ def test_bytes_that_were_bent_on_the_way_are_asked_for_again() -> None:
 
 
 def test_broker_that_is_behind_is_given_time() -> None:
-    behind = in_turn(
-        (200, b"", 2), refusal(416, "offset_out_of_range"), (200, b'{"offset": 0}', -1), (200, stored(0, 10), 10)
-    )
+    behind = in_turn((200, b"", 2), refusal(416, "offset_out_of_range"), described(0), (200, stored(0, 10), 10))
     assert offsets_read(behind) == [2, 3, 4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_expired_offsets(fails: bool) -> None:
-    expired = in_turn(refusal(416, "offset_out_of_range"), (200, b'{"offset": 6}', -1), (200, stored(6, 4), 10))
+    expired = in_turn(refusal(416, "offset_out_of_range"), described(6), (200, stored(6, 4), 10))
     if fails:
         with pytest.raises(HoldfastError, match=r"\[data_lost\] orders/0: what was at offsets 2 to 5 expired"):
             offsets_read(expired)
@@ -140,6 +153,26 @@ def test_deleted_topic_is_believed_when_every_broker_says_so_again(fails: bool) 
     assert len(asked) == 6
 
 
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("is_shorter", [True, False])
+def test_messages_of_another_topic_of_that_name_are_not_taken_for_those_planned(fails: bool, is_shorter: bool) -> None:
+    """The topic was deleted and made anew between planning and reading."""
+    if is_shorter:
+        anew = in_turn(*[refusal(416, "offset_out_of_range"), described(0, CREATED_MS + 1)] * 3)
+    else:
+        anew = in_turn(*[(200, stored(0, 10), 10)] * 3)
+
+    def read() -> list[bytearray]:
+        with brokers(anew, topic_created_ms=CREATED_MS + 1) as servers:
+            return list(fetch(Source(servers, 5.0, fails), WANTED))
+
+    if fails:
+        with pytest.raises(HoldfastError, match=r"\[data_lost\].*offsets 2 to 7 is gone with its topic"):
+            read()
+    else:
+        assert read() == []
+
+
 def test_broker_that_stays_away_is_told_with_what_was_tried() -> None:
     with pytest.raises(HoldfastError, match=r"\[connection_lost\].*within 0.2 s \(brokerTimeout\).*says unavailable"):
         offsets_read(lambda _: refusal(503, "unavailable"), timeout_s=0.2)
@@ -151,7 +184,7 @@ def test_query_that_stops_reading_leaves_no_thread() -> None:
         return 200, stored(first, 1), first + 1
 
     with brokers(endless) as servers:
-        reading = fetch(Source(servers, 5.0, True), Slice("orders", 0, 0, 1_000_000))
+        reading = fetch(Source(servers, 5.0, True), Slice("orders", CREATED_MS, 0, 0, 1_000_000))
         next(reading)
         reading.close()  # type: ignore[attr-defined]
         assert [each.name for each in threading.enumerate() if each.name.startswith("reading")] == []
@@ -173,7 +206,7 @@ def test_query_that_stops_reading_does_not_wait_for_a_broker(is_silent: bool, mo
         return refusal(503, "no_quorum")
 
     with brokers(first_and_no_more) as servers:
-        reading = fetch(Source(servers, 600.0, True), Slice("orders", 0, 0, 1_000))
+        reading = fetch(Source(servers, 600.0, True), Slice("orders", CREATED_MS, 0, 0, 1_000))
         next(reading)
         assert asked_again.wait(30)
         reading.close()  # type: ignore[attr-defined]

@@ -36,7 +36,22 @@ def test_places_are_words_offsets_or_times() -> None:
     assert given == {"orders": {0: 5, 1: "latest", 2: "earliest"}}
     assert starting(startingTimestamp="1789000000000").timestamp_ms == 1789000000000
     assert starting(startingTimestamp="-2h").ago_ms == 7_200_000
-    assert starting(startingTimestamp="-10m").is_moving and not starting(startingOffsets="earliest").is_moving
+
+
+@pytest.mark.parametrize(
+    ("options", "moving"),
+    [
+        ({}, {0, 1, 2}),
+        ({"startingOffsets": "latest"}, {0, 1, 2}),
+        ({"startingOffsets": "earliest"}, set()),
+        ({"startingTimestamp": "-10m"}, {0, 1, 2}),
+        ({"startingTimestamp": "1789000000000"}, set()),
+        ({"startingOffsets": '{"orders": {"0": -1, "1": 7}}'}, {0, 2}),
+    ],
+)
+def test_places_that_are_others_each_time_are_known(options: dict[str, str], moving: set[int]) -> None:
+    starting = parse_options({**NEEDED, **options}).starting
+    assert {number for number in range(3) if starting.is_moving("orders", number, "latest")} == moving
 
 
 @pytest.mark.parametrize(

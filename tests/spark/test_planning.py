@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,8 @@ from holdfast.client import ConnectionLost, RemoteError
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import broker_places
 from holdfast.spark.broker_places import PartitionPlace
-from holdfast.spark.options import parse_options
+from holdfast.spark.offsets import StreamOffsets, from_json
+from holdfast.spark.options import Places, parse_options
 from holdfast.spark.schema import source_schema
 from holdfast.spark.source_batch import BatchReader
 from holdfast.spark.source_stream import StreamReader
@@ -34,9 +34,7 @@ class FakePlaces:
         self.there = list(there)
         self.ends: dict[tuple[str, int], int] = {}
 
-    def partitions(
-        self, *, is_missing_fine: bool = False, known_created_ms: Mapping[str, int] | None = None
-    ) -> list[PartitionPlace]:
+    def partitions(self, *, is_missing_fine: bool = False, known: StreamOffsets | None = None) -> list[PartitionPlace]:
         return self.there
 
     def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
@@ -103,9 +101,6 @@ def test_new_partition_begins_at_the_same_place_when_its_batch_is_run_again() ->
     planned = [each.slice for each in made.partitions(start, end)]  # type: ignore[attr-defined]
     assert [(each.partition, each.start, each.end) for each in planned] == [(1, 5, 9)]
     assert made.latestOffset(end, ReadAllAvailable()) == end, "no news is no batch"
-    without = {name: kept for name, kept in end.items() if name != "began"}
-    planned = [each.slice for each in made.partitions(start, without)]  # type: ignore[attr-defined]
-    assert [(each.start, each.end) for each in planned] == [(8, 9)], "an older checkpoint does not say more"
 
     made = reader(*(partition(number, 2, 7, created_ms=2000) for number in (0, 1)), failOnDataLoss="false")
     assert isinstance(made._places, FakePlaces)
@@ -139,13 +134,46 @@ def test_topic_that_is_not_seen_for_a_while_is_read_on_and_not_again(caplog: pyt
     made = reader(failOnDataLoss="false")
     assert isinstance(made._places, FakePlaces)
     unseen = made.latestOffset(at({"0": 990}), ReadAllAvailable())
-    assert unseen == at({"0": 990}), "there is nothing to do"
-    assert made.latestOffset(unseen, ReadAllAvailable()) == unseen
+    assert unseen == {**at({"0": 990}), "gone": ["orders"]}
+    assert list(made.partitions(at({"0": 990}), unseen)) == []
+    assert made.latestOffset(unseen, ReadAllAvailable()) == unseen, "there is nothing to do"
     assert caplog.text.count("the topic orders is gone") == 1
     made._places.there = [partition(0, 0, 1000)]
     end = made.latestOffset(unseen, ReadAllAvailable())
     planned = [each.slice for each in made.partitions(unseen, end)]  # type: ignore[attr-defined]
-    assert [(each.start, each.end) for each in planned] == [(990, 1000)]
+    assert [(each.start, each.end) for each in planned] == [(990, 1000)] and "gone" not in end
+
+
+def test_topic_that_is_gone_and_made_anew_later_is_read_from_its_start_and_told_of_once() -> None:
+    made = reader(partition(0, 0, 4, created_ms=2000))  # and failOnDataLoss, since somebody has looked at it
+    gone = {**at({"0": 990}), "gone": ["orders"]}
+    end = made.latestOffset(gone, ReadAllAvailable())
+    planned = [each.slice for each in made.partitions(gone, end)]  # type: ignore[attr-defined]
+    assert [(each.start, each.end, each.created_ms) for each in planned] == [(0, 4, 2000)] and "gone" not in end
+
+
+def test_topics_that_come_and_go_do_not_fill_the_checkpoint() -> None:
+    parsed = parse_options({"servers": "nowhere", "subscribePattern": "day-.*", "failOnDataLoss": "false"})
+    made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+    made._kept_places = places = FakePlaces()  # type: ignore[assignment]
+    reached: dict[str, Any] = {"offsets": {}, "created_ms": {}}
+    for day in range(100):
+        places.there = [partition(0, 0, 5, topic=f"day-{day}", created_ms=day)]
+        reached = made.latestOffset(reached, ReadAllAvailable())
+    assert sorted(reached["created_ms"].values()) == list(range(49, 100)), "those that went last are kept"
+    assert reached["offsets"].keys() == reached["created_ms"].keys() == {"day-99", *reached["gone"]}
+
+
+def test_query_over_all_that_is_there_does_not_plan_behind_the_end_of_a_topic_made_anew() -> None:
+    made = reader(partition(0, 0, 5), failOnDataLoss="false")
+    assert isinstance(made._places, FakePlaces)
+    made._places.ends = {("orders", 0): 5}
+    made.prepareForTriggerAvailableNow()
+    made._places.there = [partition(0, 0, 2, created_ms=2000)]
+    end = made.latestOffset(at({"0": 1}), ReadAllAvailable())
+    assert end["offsets"] == {"orders": {"0": 0}}, "what the new one has is for the next query"
+    later = reader(partition(0, 0, 2, created_ms=2000))
+    assert latest(later, end) == {"0": 2}
 
 
 class FakeNode:
@@ -197,6 +225,19 @@ def test_topic_is_gone_when_every_node_says_so(
         assert (newest.created_ms if newest is not None else None) == expected
 
 
+def test_topic_that_every_node_said_is_gone_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one broker that is away would end the query, for a topic that was deleted long ago."""
+    nodes = {"holdfast://a:1,b:2": FakeNode(None), "holdfast://a:1": FakeNode(None)}
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: nodes[url])
+    options = parse_options({"servers": "a:1,b:2", "subscribe": "orders", "brokerTimeout": "0ms"})
+    places = broker_places.BrokerPlaces(options)
+    nodes["holdfast://b:2"] = FakeNode(None, is_away=True)
+    with pytest.raises(HoldfastError, match=r"b:2.* did not answer"):
+        places.partitions(is_missing_fine=True, known=from_json(at({"0": 5})))
+    gone = from_json({**at({"0": 5}), "gone": ["orders"]})
+    assert places.partitions(is_missing_fine=True, known=gone) == []
+
+
 def test_topic_that_is_not_chosen_any_more_is_not_missed() -> None:
     start = {"offsets": {"orders": {"0": 1}, "old": {"0": 5}}, "created_ms": {"orders": CREATED_MS, "old": 1}}
     assert latest(reader(partition(0, 0, 3)), start) == {"0": 3}
@@ -205,6 +246,28 @@ def test_topic_that_is_not_chosen_any_more_is_not_missed() -> None:
 def test_checkpoint_of_another_source_is_refused() -> None:
     with pytest.raises(HoldfastError, match="not of this source"):
         latest(reader(partition(0, 0, 3)), {"orders": {"0": 5}})
+
+
+@pytest.mark.parametrize("option", ["endingOffsets", "endingTimestamp"])
+def test_stream_with_an_end_is_refused(option: str) -> None:
+    with pytest.raises(HoldfastError, match=r"\[bad_option\] a stream has no end"):
+        reader(partition(0, 0, 3), **{option: "latest" if option == "endingOffsets" else "1789000000000"})
+
+
+def test_offsets_behind_the_end_are_refused_unless_only_a_node_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    certain_end = 70
+    options = parse_options({"servers": "nowhere", "subscribe": "orders"})
+    places = broker_places.BrokerPlaces(options)
+    client = SimpleNamespace(offset_at=lambda topic, place, number: certain_end)
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: client)
+
+    def resolved(offset: int) -> dict[tuple[str, int], int]:
+        return places.resolve(Places(by_partition={"orders": {0: offset}}), [partition(0, 0, 50)], "latest")
+
+    assert resolved(50) == {("orders", 0): 50}
+    assert resolved(certain_end) == {("orders", 0): certain_end}
+    with pytest.raises(HoldfastError, match=r"\[bad_option\] offset 71 is given for orders/0, which ends at 70"):
+        resolved(certain_end + 1)
 
 
 def test_batch_that_begins_before_what_is_left() -> None:

@@ -20,8 +20,13 @@ def options(servers: str, **more: str) -> SinkOptions:
 
 
 @contextmanager
-def broker_that_answers(**refused: bool) -> Iterator[tuple[str, list[str]]]:
-    """Its address, and what it was asked; what is refused has no leader."""
+def broker_that_answers(
+    *, committed: dict[str, object] | None = None, first: tuple[int, bytes] | None = None, **refused: bool
+) -> Iterator[tuple[str, list[str]]]:
+    """Its address, and what it was asked; what is refused has no leader. `committed` is its answer to a commit.
+
+    `first` is its answer to the very first call.
+    """
     asked: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,9 +36,13 @@ def broker_that_answers(**refused: bool) -> Iterator[tuple[str, list[str]]]:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             what = "forget" if self.command == "DELETE" else self.path.rpartition("/")[2]
             asked.append(what)
+            done = committed or {"duplicate": False, "last_number": 0}
             away = {"error": {"code": "no_quorum", "message": "there is no leader"}}
-            body = json.dumps(away if refused.get(what) else {"duplicate": False}).encode()
-            self.send_response(503 if refused.get(what) else 200)
+            body = json.dumps(away if refused.get(what) else done).encode()
+            status = 503 if refused.get(what) else 200
+            if first is not None and len(asked) == 1:
+                status, body = first
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -80,3 +89,55 @@ def test_batch_without_tasks_has_nothing_to_commit() -> None:
         assert asked == []
         StreamWriter(options(servers)).commit([Staged("query", []), Staged("query", ["receipt"])], 4)
     assert asked == ["commit"]
+
+
+def test_query_whose_writer_is_ahead_of_its_checkpoint_fails_and_does_not_lose_its_rows() -> None:
+    """The checkpoint was emptied, or another query has the name: what comes under an old number is something else."""
+    with (
+        broker_that_answers(committed={"duplicate": True, "last_number": 7}) as (servers, _),
+        pytest.raises(HoldfastError, match=r"\[writer_ahead\] the writer nightly.*up to number 7.*this is number 3"),
+    ):
+        StreamWriter(options(servers)).commit([Staged("nightly", [])], 3)
+
+
+def test_last_batch_of_a_query_may_come_again(caplog: pytest.LogCaptureFixture) -> None:
+    with broker_that_answers(committed={"duplicate": True, "last_number": 3}) as (servers, _):
+        StreamWriter(options(servers)).commit([Staged("nightly", [])], 3)
+    assert "batch 3 of nightly was committed before" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        (429, b'{"error": {"code": "too_many_connections", "message": "10000 connections are open"}}'),
+        (408, b'{"error": {"code": "request_timeout", "message": "the rest did not come"}}'),
+        (200, b"<html>hello</html>"),
+        (200, b"[]"),
+        (200, b""),
+    ],
+)
+def test_answer_that_decides_nothing_is_asked_for_again(first: tuple[int, bytes]) -> None:
+    """A job that failed now might be committed all the same, and would be run again."""
+    with broker_that_answers(first=first) as (servers, asked):
+        BatchWriter(options(servers, writer="nightly", brokerTimeout="5s")).commit([Staged("nightly", ["receipt"])])
+    assert asked == ["commit", "commit"]
+
+
+def test_something_that_is_no_broker_is_told_of() -> None:
+    with (
+        broker_that_answers(committed={"hello": "world"}) as (servers, _),
+        pytest.raises(HoldfastError, match=r"\[connection_lost\].*answered 200, and not as a broker does: .*hello"),
+    ):
+        BatchWriter(options(servers, brokerTimeout="100ms")).commit([])
+
+
+@pytest.mark.parametrize("is_sent_again", [True, False])
+def test_job_that_met_its_own_commit_was_not_committed_before(
+    is_sent_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    pending = (503, b'{"error": {"code": "commit_pending", "message": "it is decided"}}')
+    known: dict[str, object] = {"duplicate": True, "last_number": 0}
+    with broker_that_answers(committed=known, first=pending if is_sent_again else None) as (servers, asked):
+        BatchWriter(options(servers, writer="nightly")).commit([Staged("nightly", ["receipt"])])
+    assert len(asked) == 1 + is_sent_again
+    assert ("was committed before" in caplog.text) is not is_sent_again

@@ -84,6 +84,13 @@ def test_row_without_a_topic_is_refused() -> None:
         list(pieces(iter([rows]), None, lambda _: 1, task=0))
 
 
+def test_option_topic_wins_over_a_column_of_that_name() -> None:
+    """Rows that were read carry the topic that they came from: a copy of them must not go back there."""
+    rows = pa.record_batch([[b"1-", b"2-"], pa.array(["source", None], pa.string())], names=["value", "topic"])
+    [piece] = pieces(iter([rows]), "copied", lambda _: 1, task=0)
+    assert piece.topic == "copied" and numbers_of(piece) == [1, 2]
+
+
 def test_job_with_too_many_pieces_says_what_to_do() -> None:
     writer = BatchWriter(parse_sink_options({"servers": "127.0.0.1:1", "topic": "orders"}))
     with pytest.raises(TooLarge, match=r"\[too_large\] the tasks staged 30000 pieces.*coalesce"):

@@ -18,8 +18,12 @@ from holdfast.spark.errors import BrokerAway, with_code
 
 Servers = tuple[tuple[str, int], ...]
 
+BATCHES_TYPE: Final = "application/vnd.holdfast.batches"
+
 # Of a broker, or of something in front of it, that cannot just now.
-RETRIED_STATUSES: Final = frozenset((502, 503, 504, 507))
+_PASSING_STATUSES: Final = frozenset((502, 503, 504, 507))
+# Each try has a connection of its own, which may be one too many, or stall.
+_PASSING_CODES: Final = frozenset(("too_many_connections", "request_timeout"))
 _PAUSE_S_MIN: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 # How many of the last failures an error tells of.
@@ -88,6 +92,11 @@ class Patience:
             ) from None
         self._pause(random.uniform(self._pause_s / 2, self._pause_s))
         self._pause_s = min(_PAUSE_S_MAX, 2 * self._pause_s)
+
+
+def is_passing(status: int, code: str) -> bool:
+    """Whether a refusal may not come again in a moment, or from the next broker."""
+    return status in _PASSING_STATUSES or code in _PASSING_CODES
 
 
 def refusal(body: bytes | bytearray, status: int) -> dict[str, Any]:

@@ -8,22 +8,25 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from holdfast.client import BlockingClient, ConnectionLost, RemoteError, TopicDescription, connect_blocking
+from holdfast.spark.broker_calls import is_passing
 from holdfast.spark.errors import BadOption, BrokerAway, with_code
+from holdfast.spark.offsets import StreamOffsets
 from holdfast.spark.options import EARLIEST, LATEST, Place, Places, SourceOptions
 
 # Questions under way at once: what one client has connections for.
 _QUESTIONS_AT_ONCE = 8
 # What one node has to answer when all are asked in turn.
 _ONE_NODE_S = 3.0
-# A node that says so cannot answer just now.
-_AWAY_STATUSES = frozenset((502, 503, 504))
 # Before nodes that did not answer are asked again.
 _PAUSE_S = 0.5
+
+
+_NOTHING_KNOWN = StreamOffsets({}, {})
 
 
 class PartitionPlace(NamedTuple):
@@ -58,23 +61,25 @@ class BrokerPlaces:
     # --- partitions -------------------------------------------------------------------------------
 
     def partitions(
-        self, *, is_missing_fine: bool = False, known_created_ms: Mapping[str, int] | None = None
+        self, *, is_missing_fine: bool = False, known: StreamOffsets = _NOTHING_KNOWN
     ) -> list[PartitionPlace]:
         """All partitions that the options choose, with what a node knows of their ends at the moment.
 
-        `known_created_ms`: a topic that this node does not know, or knows as another one, is looked for at every node.
+        A topic of `known` that this node does not know, or knows as another one, is looked for at every node, unless it
+        was gone already.
         """
         described_topics: dict[str, TopicDescription] = {
             described.topic: described for described in self._topics(is_missing_fine=is_missing_fine)
         }
-        for topic, created_ms in (known_created_ms or {}).items():
-            if not self._options.chooses(topic):
+        for topic, created_ms in known.created_ms.items():
+            seen = described_topics.get(topic)
+            is_sure = topic in known.gone if seen is None else seen.created_ms == created_ms
+            if is_sure or not self._options.chooses(topic):
                 continue
-            if topic not in described_topics or described_topics[topic].created_ms != created_ms:
-                described_topics.pop(topic, None)
-                newest = self._newest(topic, created_ms)
-                if newest is not None:
-                    described_topics[topic] = newest
+            described_topics.pop(topic, None)
+            newest = self._newest(topic, created_ms)
+            if newest is not None:
+                described_topics[topic] = newest
         found = []
         for described in described_topics.values():
             chosen = None if self._options.assigned is None else self._options.assigned[described.topic]
@@ -137,7 +142,7 @@ class BrokerPlaces:
                 with connect_blocking(self._options._replace(servers=(server,)).url, timeout_s=_ONE_NODE_S) as node:
                     found.append(node.describe(topic))
             except RemoteError as error:
-                if error.http_status in _AWAY_STATUSES:
+                if is_passing(error.http_status, error.code):
                     away.append(f"{server[0]}:{server[1]} ({error.code})")
                 elif error.code != "topic_not_found":
                     raise with_code_of(error) from error
@@ -158,14 +163,23 @@ class BrokerPlaces:
             for number in numbers:
                 if (topic, number) not in known:
                     raise with_code(BadOption, f"offsets are given for {topic}/{number}, which is not read")
-        wanted: dict[tuple[str, int], Place] = {}
-        for each in partitions:
-            given = (places.by_partition or {}).get(each.topic, {}).get(each.number)
-            wanted[each.topic, each.number] = given if given is not None else places.everywhere or default
+        wanted = {(each.topic, each.number): places.at(each.topic, each.number, default) for each in partitions}
+        self._check_named(wanted, partitions)
         time_ms = places.timestamp_ms
         if places.ago_ms is not None:
             time_ms = int(time.time() * 1000) - places.ago_ms
         return self._all_at(partitions, wanted) if time_ms is None else self._all_at_time(partitions, time_ms)
+
+    def _check_named(self, wanted: dict[tuple[str, int], Place], partitions: list[PartitionPlace]) -> None:
+        """Refuse an offset behind the end: nobody could tell whether it is a mistake, or waited for."""
+        named = {place: offset for place, offset in wanted.items() if isinstance(offset, int)}
+        # A node may be behind; only where it matters the others are asked.
+        unsure = [each for each in partitions if named.get((each.topic, each.number), 0) > each.end]
+        for (topic, number), end in self.certain_ends(unsure).items():
+            if named[topic, number] > end:
+                raise with_code(
+                    BadOption, f"offset {named[topic, number]} is given for {topic}/{number}, which ends at {end}"
+                )
 
     def _all_at(
         self, partitions: list[PartitionPlace], wanted: dict[tuple[str, int], Place]

@@ -37,6 +37,7 @@ _MAGIC: Final = 2
 _COMPRESSION_MASK: Final = 0x07
 _CONTROL_MASK: Final = 0x20
 _US_PER_MS: Final = 1000
+_TIME_MS_MAX: Final = (2**63 - 1) // _US_PER_MS
 # Four digits at a time come from a table.
 _GROUP_DIGITS: Final = 4
 _GROUP_END: Final = 10**_GROUP_DIGITS
@@ -108,7 +109,8 @@ class DecodedBatches:
         return pa.array(self.offsets)
 
     def _column_timestamp(self) -> pa.Array:
-        return pa.array(self.times_ms * _US_PER_MS).cast(TIMESTAMP)
+        # A publisher's clock may say anything; microseconds reach less far than milliseconds.
+        return pa.array(np.clip(self.times_ms, -_TIME_MS_MAX, _TIME_MS_MAX) * _US_PER_MS).cast(TIMESTAMP)
 
     def _column_id(self) -> pa.Array:
         """The publisher's id, or `<partition>-<offset>` where it gave none."""

@@ -35,6 +35,12 @@ class BrokerAway(WorldError):
     code = "connection_lost"
 
 
+class WriterAhead(CallerError):
+    """A writer has committed later numbers than the one that a query brings."""
+
+    code = "writer_ahead"
+
+
 def with_code(kind: type[HoldfastError], text: str) -> HoldfastError:
     """An error whose text begins with its code."""
     return kind(f"[{kind.code}] {text}")

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from holdfast.model.errors import HoldfastError, RemoteError
-from holdfast.spark.broker_calls import RETRIED_STATUSES, BrokerConnection, Patience, Servers, refusal, why
+from holdfast.spark.broker_calls import BATCHES_TYPE, BrokerConnection, Patience, Servers, is_passing, refusal, why
 from holdfast.spark.checksums import batches_match
 from holdfast.spark.errors import DataLost, with_code
 
@@ -30,22 +30,25 @@ _FETCH_BYTES_MIN: Final = 64 * 1024
 # Of a message, until the first answer tells.
 _MEAN_BYTES_ASSUMED: Final = 1024.0
 # Answers that wait to be decoded; with the one that is being received and the one that is being decoded, at most
-# four are in memory.
+# four are in memory. Columns are larger than the answer they come from where messages are small.
 READ_AHEAD: Final = 2
 # What a broker waits for a message that another one has told of.
 _WAIT_MS: Final = 1000
 _SOCKET_TIMEOUT_S: Final = 15.0
 # A node that was away does not know of a new topic at once, so one "no" is not believed. How often each is asked.
 _NO_TOPIC_ASKED: Final = 3
-_BATCHES: Final = "application/vnd.holdfast.batches"
 
 _log = logging.getLogger("holdfast.spark")
 
 
 class Slice(NamedTuple):
-    """What one task reads: messages of one partition from `start` up to, not including, `end`."""
+    """What one task reads: messages of one partition from `start` up to, not including, `end`.
+
+    `created_ms` is of the topic that was planned for: another of its name has other messages at these offsets.
+    """
 
     topic: str
+    created_ms: int
     partition: int
     start: int
     end: int
@@ -62,11 +65,17 @@ class Source(NamedTuple):
 class _Answer(NamedTuple):
     status: int
     next_offset: int
+    # Of the topic; -1 where the answer does not say.
+    created_ms: int
     body: bytearray
 
 
 class _TryAgain(Exception):
     """This try failed; another one may not."""
+
+
+class _NoTopic(_TryAgain):
+    """This broker has no such topic, or another of its name."""
 
 
 def fetch(source: Source, wanted: Slice) -> Iterator[bytearray]:
@@ -130,6 +139,7 @@ class _Fetcher:
             try:
                 answer = self._ask(self._messages_path())
                 if answer.status == 200:
+                    self._check_topic(answer.created_ms)
                     if not batches_match(answer.body):
                         raise _TryAgain("sent bytes that do not match their checksum")
                     if answer.next_offset > self._position:
@@ -139,14 +149,12 @@ class _Fetcher:
                             return answer.body
                         continue
                     raise _TryAgain(f"has nothing at offset {self._position} yet")
-                error = refusal(answer.body, answer.status)
-                if error["code"] in ("topic_not_found", "partition_not_found"):
-                    no_topic += 1
-                    if no_topic >= _NO_TOPIC_ASKED * len(self._source.servers):
-                        self._lost(self._wanted.end, "is gone with its topic")
-                        continue
-                self._go_on_behind(error, answer.status)
+                self._go_on_behind(refusal(answer.body, answer.status), answer.status)
             except (OSError, http.client.HTTPException, _TryAgain) as failure:
+                no_topic += isinstance(failure, _NoTopic)
+                if no_topic >= _NO_TOPIC_ASKED * len(self._source.servers):
+                    self._lost(self._wanted.end, "is gone with its topic")
+                    continue
                 reason = f"{self._broker.address}: {why(failure)}"
                 where = f"{self._wanted.topic}/{self._wanted.partition}"
                 if not is_told and not self._stopped.is_set():
@@ -169,10 +177,11 @@ class _Fetcher:
 
     def _ask(self, path: str) -> _Answer:
         """One exchange; the whole answer is received, checked and in one buffer."""
-        response = self._broker.ask("GET", path, None, {"Accept": _BATCHES})
+        response = self._broker.ask("GET", path, None, {"Accept": BATCHES_TYPE})
+        next_offset = int(response.headers.get("Holdfast-Next-Offset", -1))
+        created_ms = int(response.headers.get("Holdfast-Topic-Created-Ms", -1))
         if response.length is None:  # something between us and the broker cuts answers into chunks
-            body = bytearray(response.read())
-            return _Answer(response.status, int(response.headers.get("Holdfast-Next-Offset", -1)), body)
+            return _Answer(response.status, next_offset, created_ms, bytearray(response.read()))
         body = bytearray(response.length)
         view = memoryview(body)
         received = 0
@@ -182,7 +191,13 @@ class _Fetcher:
                 raise _TryAgain("sent half an answer")
             received += count
         response.close()
-        return _Answer(response.status, int(response.headers.get("Holdfast-Next-Offset", -1)), body)
+        return _Answer(response.status, next_offset, created_ms, body)
+
+    def _check_topic(self, created_ms: int) -> None:
+        if created_ms == -1:
+            raise _TryAgain("does not say which topic it has read")
+        if created_ms != self._wanted.created_ms:
+            raise _NoTopic("has another topic of that name")
 
     def _go_on_behind(self, error: dict[str, Any], status: int) -> None:
         """Move behind what is lost for good, or raise."""
@@ -191,22 +206,31 @@ class _Fetcher:
             self._lost(error["next_offset"], "is damaged on the broker's disk")
             return
         if code == "offset_out_of_range":
-            start = self._place("earliest")
+            start = self._start()
             if start > self._position:
                 self._lost(start, "expired before it was read")
                 return
             # Above the end: this node is behind the one that told of the messages, or they are gone for good.
             raise _TryAgain(f"has nothing up to offset {self._position}: {text}")
-        if status in RETRIED_STATUSES or code in ("topic_not_found", "partition_not_found"):
+        if code in ("topic_not_found", "partition_not_found"):
+            raise _NoTopic(f"says {code}: {text}")
+        if is_passing(status, code):
             raise _TryAgain(f"says {code}: {text}")
         raise RemoteError(code, f"[{code}] {self._broker.address}: {text}", status)
 
-    def _place(self, word: str) -> int:
-        topic, partition = quote(self._wanted.topic, safe=""), self._wanted.partition
-        answer = self._ask(f"/v1/topics/{topic}/partitions/{partition}/offsets?timestamp={word}")
+    def _start(self) -> int:
+        """The oldest offset of the partition."""
+        answer = self._ask(f"/v1/topics/{quote(self._wanted.topic, safe='')}")
         if answer.status != 200:
             raise _TryAgain(f"says {refusal(answer.body, answer.status)['code']}")
-        return int(json.loads(answer.body)["offset"])
+        try:
+            described = json.loads(answer.body)
+            created_ms = int(described["created_ms"])
+            start = int(described["partitions"][self._wanted.partition]["start_offset"])
+        except (ValueError, LookupError, TypeError):
+            raise _TryAgain(f"does not describe its topic: {bytes(answer.body[:200])!r}") from None
+        self._check_topic(created_ms)
+        return start
 
     def _lost(self, until: int, why: str) -> None:
         until = min(until, self._wanted.end)
@@ -214,7 +238,7 @@ class _Fetcher:
             f"{self._wanted.topic}/{self._wanted.partition}: what was at offsets {self._position} to {until - 1} {why}"
         )
         if self._source.fail_on_data_loss:
-            raise data_lost(text)
+            raise data_lost(text) from None
         _log.warning("%s; going on behind it", text)
         self._position = until
 

@@ -3,13 +3,14 @@
 ::
 
     {"offsets": {"orders": {"0": 17, "1": 20}}, "created_ms": {"orders": 1789000000000}, "began": {"orders": {"1": 5}},
-     "group": "billing", "servers": "127.0.0.1:8090"}
+     "gone": ["orders-2025"], "group": "billing", "servers": "127.0.0.1:8090"}
 
 An offset is the next message to be read. `created_ms` tells a topic from another that had its name before: offsets of
 the one mean nothing in the other. `began` is where a partition was begun that came while the query ran: a batch that is
 run again begins there too, although messages expired meanwhile. It stays as long as the partition, since offsets that
-change are news for Spark; checkpoints of older versions have none. `group` and `servers` are there for `progress`,
-which sees offsets and nothing else.
+change are news for Spark. `gone` are topics of which every broker has said once that they are not there: nobody is
+asked again, and their offsets stay for a while, in case that a broker was behind and they come back. `group` and
+`servers` are there for `progress`, which sees offsets and nothing else.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ class StreamOffsets(NamedTuple):
     group: str | None = None
     servers: str = ""
     began: Mapping[PartitionKey, int] = MappingProxyType({})
+    gone: frozenset[str] = frozenset()
+
+    def of_topics(self, created_ms: Mapping[str, int]) -> dict[PartitionKey, int]:
+        """The places in these very topics, and not in others of the same name."""
+        return {
+            place: offset
+            for place, offset in self.places.items()
+            if created_ms.get(place[0]) == self.created_ms.get(place[0])
+        }
 
     def as_json(self) -> dict[str, Any]:
         kept: dict[str, Any] = {
@@ -39,6 +49,8 @@ class StreamOffsets(NamedTuple):
         }
         if self.began:
             kept["began"] = _by_topic(self.began)
+        if self.gone:
+            kept["gone"] = sorted(self.gone)
         return kept if self.group is None else {**kept, "group": self.group, "servers": self.servers}
 
 
@@ -51,6 +63,7 @@ def from_json(kept: Mapping[str, Any]) -> StreamOffsets:
             kept.get("group"),
             kept.get("servers", ""),
             _by_place(kept.get("began", {})),
+            frozenset(map(str, kept.get("gone", ()))),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise with_code(BadOption, f"the checkpoint holds offsets that are not of this source: {kept!r:.200}") from None

@@ -54,10 +54,16 @@ class Places(NamedTuple):
     timestamp_ms: int | None = None
     ago_ms: int | None = None
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether it is another place each time somebody asks, unless nothing is said, which may be."""
-        return self.everywhere == LATEST or self.ago_ms is not None
+    def at(self, topic: str, number: int, default: str) -> Place:
+        """What is said of one partition, where it is no time."""
+        given = (self.by_partition or {}).get(topic, {}).get(number)
+        return given if given is not None else self.everywhere or default
+
+    def is_moving(self, topic: str, number: int, default: str) -> bool:
+        """Whether it is another place in that partition each time somebody asks."""
+        if self.timestamp_ms is not None or self.ago_ms is not None:
+            return self.ago_ms is not None
+        return self.at(topic, number, default) == LATEST
 
 
 class SourceOptions(NamedTuple):

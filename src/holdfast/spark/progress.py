@@ -30,12 +30,13 @@ def publish_progress(client: BlockingClient, reached: StreamOffsets) -> None:
         return
     by_topic: dict[str, dict[int, int]] = {}
     for (topic, number), offset in reached.places.items():
-        by_topic.setdefault(topic, {})[number] = offset
+        if topic not in reached.gone:
+            by_topic.setdefault(topic, {})[number] = offset
     for topic, offsets in by_topic.items():
         try:
             _move(client, topic, reached.group, offsets)
         except HoldfastError as error:
-            # Of a topic that is gone the planning tells, once; its offsets stay.
+            # Of a topic that is gone the planning will tell.
             level = logging.INFO if error.code == "topic_not_found" else logging.WARNING
             _log.log(level, "the progress of %s in %s is not shown: %s", reached.group, topic, error)
 

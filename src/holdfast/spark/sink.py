@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from holdfast.model.errors import HoldfastError, TooLarge
 from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
-from holdfast.spark.errors import with_code
+from holdfast.spark.errors import WriterAhead, with_code
 from holdfast.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -93,14 +93,19 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # One writer: all tasks are of one query. Spark has a task even for a batch without rows; without any task there
         # would be nothing to commit.
         for writer in {message.writer for message in messages if isinstance(message, Staged)}:
-            _commit(self._options, writer, batchId, messages)
+            if not _commit(self._options, writer, batchId, messages):
+                _log.warning("batch %s of %s was committed before: it is not written again", batchId, writer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was staged is dropped when the batch is written again, or expires: another driver may be at it."""
 
 
 def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """Whether it was new."""
+    """Whether it was new.
+
+    A query's batches come in order, so only its last one comes again. A number below the writer's last is of somebody
+    else: taken for done, its rows would be missing.
+    """
     receipts = [each for message in messages if isinstance(message, Staged) for each in message.receipts]
     if len(receipts) > RECEIPTS_PER_COMMIT_MAX:
         raise with_code(
@@ -110,7 +115,16 @@ def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[W
             "a partition in one task (repartition by crc32(key) % partitions); a stream can have smaller batches",
         )
     with closing(_calls(options)) as calls:
-        return calls.commit(writer, number, receipts)
+        committed = calls.commit(writer, number, receipts)
+    if committed.is_duplicate and committed.last_number > number:
+        raise with_code(
+            WriterAhead,
+            f"the writer {writer} has committed up to number {committed.last_number}, and this is number {number}: its "
+            "rows are not written. The checkpoint was emptied or set back, or another query has the same writer. Start "
+            "the query with a new checkpoint and with another writer, or with none",
+        )
+    # Where the brokers took the rows, the number was not done yet, and a commit that was sent again has met itself.
+    return not committed.is_duplicate or (committed.was_sent_again and bool(receipts))
 
 
 def _clean_up(options: SinkOptions, clean: Callable[[SinkCalls], None], what: str) -> None:

@@ -45,7 +45,7 @@ class Piece(NamedTuple):
 def pieces(
     rows: Iterator[pa.RecordBatch], topic: str | None, partition_count: Callable[[str], int], task: int
 ) -> Iterator[Piece]:
-    """All rows, those of a partition in their order. `topic` is for rows that name none."""
+    """All rows, those of a partition in their order. They go to `topic`, or without it where each row says."""
     counts: dict[str, int] = {}
     held = _Held()
     for turn, gathered in zip(count(task), _gathered(rows), strict=False):
@@ -108,18 +108,15 @@ def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """A row's own topic, or the option's where it has none."""
-    if "topic" not in rows.column_names:
-        assert topic is not None, "checked when the query began"
+    """The option's topic, whatever the rows say, as in Spark's Kafka connector; or each row's own."""
+    if topic is not None:
         yield topic, rows
         return
-    column = rows["topic"]
+    column = rows["topic"]  # that it is there was checked when the query began
     for name in pc.unique(column).to_pylist():
-        chosen = name if name is not None else topic
-        if chosen is None:
+        if name is None:
             raise with_code(BadValue, "a row has no topic, and the option topic is not given")
-        mask = pc.is_null(column) if name is None else pc.equal(column, name)
-        yield chosen, rows.filter(mask)
+        yield name, rows.filter(pc.equal(column, name))
 
 
 def _by_partition(rows: pa.Table, partitions: int, turn: int) -> Iterator[tuple[int, pa.Table]]:

@@ -56,7 +56,9 @@ class BatchReader(DataSourceReader):
                 wanted = [each for each in there if (each.topic, each.number) in ranges]
                 firsts = places.resolve(Places(timestamp_ms=begins_at_ms), wanted, EARLIEST)
                 ranges = {place: (max(start, firsts[place]), end) for place, (start, end) in ranges.items()}
-        return [SlicePartition(each) for each in slices(ranges, self._options.partitions_min)] or [SlicePartition(None)]
+        created_ms = {each.topic: each.created_ms for each in there}
+        planned = slices(ranges, created_ms, self._options.partitions_min)
+        return [SlicePartition(each) for each in planned] or [SlicePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)

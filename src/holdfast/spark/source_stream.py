@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from holdfast.spark.errors import BadOption, with_code
 from holdfast.spark.fetching import data_lost
 from holdfast.spark.offsets import PartitionKey, StreamOffsets, from_json
 from holdfast.spark.options import LATEST, Places, SourceOptions
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
     from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace
 
+# Topics that are gone and whose offsets are kept.
+_GONE_MAX = 50
+
 _log = logging.getLogger("holdfast.spark")
 
 
@@ -47,13 +51,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.ending != Places():
+            raise with_code(BadOption, "a stream has no end: endingOffsets and endingTimestamp are for spark.read")
         self._options = options
         self._schema = schema
         self._kept_places: BrokerPlaces | None = None
         self._initial: StreamOffsets | None = None
         self._known_ends: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
-        self._missed: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read slices; connections and what was planned stay here.
@@ -76,16 +81,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first_places(self) -> StreamOffsets:
         there = self._places.partitions(is_missing_fine=self._options.pattern is not None)
-        group = self._options.group_id
-        starting = self._options.starting
-        kept = {}
-        if group is not None and (starting.is_moving or starting == Places()):
-            kept = self._places.kept_places(group, {each.topic for each in there})
-        unkept = [each for each in there if (each.topic, each.number) not in kept]
-        starts = self._places.resolve(starting, unkept, LATEST)
-        if group is not None and starts:
-            self._places.keep_places(group, starts)
-        return self._offsets({**starts, **kept}, there)
+        starting, group = self._options.starting, self._options.group_id
+        starts = self._places.resolve(starting, there, LATEST)
+        if group is not None:
+            moving = {place for place in starts if starting.is_moving(*place, LATEST)}
+            found = self._places.kept_places(group, {topic for topic, _ in moving})
+            kept = {place: offset for place, offset in found.items() if place in moving}
+            self._places.keep_places(group, {place: at for place, at in starts.items() if place not in kept})
+            starts |= kept
+        return self._offsets(starts, there)
 
     # --- where to end -----------------------------------------------------------------------------
 
@@ -102,12 +106,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = from_json(start)
-        there = self._places.partitions(is_missing_fine=True, known_created_ms=known.created_ms)
+        there = self._places.partitions(is_missing_fine=True, known=known)
         begin, ends = self._from_here_on(known, there)
         self._known_ends = self._offsets(ends, there)
         if self._target is not None:
             # Not what a node knows, which may be less: the query would end before the target.
-            ends = {place: max(start, self._target.places.get(place, start)) for place, start in begin.items()}
+            targets = self._target.of_topics({each.topic: each.created_ms for each in there})
+            ends = {place: max(start, targets.get(place, start)) for place, start in begin.items()}
         ranges = {place: (begin[place], end) for place, end in ends.items()}
         for offsets_max in self._offset_limits(limit, there):
             ranges = limited(ranges, offsets_max)
@@ -116,10 +121,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._with_those_gone(reached, known).as_json()
 
     def _with_those_gone(self, reached: StreamOffsets, known: StreamOffsets) -> StreamOffsets:
-        """Topics that are not there keep their offsets: one that comes back is read on, not again."""
-        gone = known.created_ms.keys() - reached.created_ms.keys()
-        kept = {topic for topic in gone if self._options.chooses(topic)}
+        """Topics that are not there keep their offsets: one that comes back is read on, not again.
+
+        Not for ever: where topics come and go, as one for each day, the oldest ones are dropped.
+        """
+        gone = filter(self._options.chooses, known.created_ms.keys() - reached.created_ms.keys())
+        kept = frozenset(sorted(gone, key=lambda topic: (known.created_ms[topic], topic))[-_GONE_MAX:])
         return reached._replace(
+            gone=kept,
             places=reached.places | {place: offset for place, offset in known.places.items() if place[0] in kept},
             created_ms=reached.created_ms | {topic: known.created_ms[topic] for topic in kept},
             began={**reached.began, **{place: offset for place, offset in known.began.items() if place[0] in kept}},
@@ -137,7 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place = (each.topic, each.number)
             start = begin.places.get(place, each.start)
             if begin.created_ms.get(each.topic, each.created_ms) != each.created_ms:
-                self._lost(f"the topic {each.topic} was deleted and made anew")
+                if each.topic not in begin.gone:  # else it was told of when it went
+                    self._lost(f"the topic {each.topic} was deleted and made anew")
                 start = each.start
             elif start < each.start:
                 self._lost(
@@ -147,11 +157,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             starts[place] = start
             # The node that answers may be behind the one that was asked before: an end never moves back.
             ends[place] = max(start, each.end)
-        gone = {topic for topic, _ in begin.places} - {topic for topic, _ in starts}
-        gone = set(filter(self._options.chooses, gone))
-        for topic in sorted(gone - self._missed):
+        gone = begin.created_ms.keys() - {topic for topic, _ in starts} - begin.gone
+        for topic in sorted(filter(self._options.chooses, gone)):
             self._lost(f"the topic {topic} is gone")
-        self._missed = gone  # each is told of once
         return starts, ends
 
     def _offset_limits(self, limit: ReadLimit, there: list[PartitionPlace]) -> Iterator[int]:
@@ -170,19 +178,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
-        ranges = {}
-        fresh: dict[PartitionKey, int] | None = None
-        for place, stop_at in stop.places.items():
-            if not _is_new(place, begin, stop):
-                ranges[place] = (begin.places[place], stop_at)
-            elif place in stop.began:
-                ranges[place] = (stop.began[place], stop_at)
-            else:  # a checkpoint of a version that did not keep this: from the start that is left
-                if fresh is None:
-                    there = self._places.partitions(is_missing_fine=True)
-                    fresh = {(each.topic, each.number): each.start for each in there}
-                ranges[place] = (min(fresh.get(place, 0), stop_at), stop_at)
-        return [SlicePartition(each) for each in slices(ranges, self._options.partitions_min)]
+        ranges = {
+            place: (stop.began[place] if _is_new(place, begin, stop) else begin.places[place], stop_at)
+            for place, stop_at in stop.places.items()
+        }
+        return [SlicePartition(each) for each in slices(ranges, stop.created_ms, self._options.partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)

@@ -75,9 +75,9 @@ def test_topics_and_partitions_may_be_columns(
 ) -> None:
     broker.create_topic(topic, partitions=2)
     frame = spark.createDataFrame(
-        [("a", topic, 1), ("b", f"{topic}-made", 0), ("c", None, 0)], "value string, topic string, partition int"
+        [("a", topic, 1), ("b", f"{topic}-made", 0), ("c", topic, 0)], "value string, topic string, partition int"
     )
-    frame.write.format("holdfast").options(servers=servers, topic=topic).mode("append").save()
+    frame.write.format("holdfast").option("servers", servers).mode("append").save()
     assert [message.text for message in broker.read(topic, 1)] == ["a"]
     assert [message.text for message in broker.read(topic, 0)] == ["c"]
     assert values(broker, f"{topic}-made") == ["b"]

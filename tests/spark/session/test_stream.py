@@ -39,13 +39,19 @@ def test_restart_goes_on_where_the_checkpoint_is(
     assert places(spark, tmp_path) == [(0, n) for n in range(50)] + [(1, n) for n in range(60)]
 
 
-def test_latest_is_one_place_however_often_spark_asks(reading: Reading, broker: BlockingClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("starting", [None, '{"TOPIC": {"0": -1}}', '{"TOPIC": {}}'])
+def test_latest_is_one_place_however_often_spark_asks(
+    reading: Reading, broker: BlockingClient, starting: str | None
+) -> None:
     from holdfast.spark.options import parse_options
     from holdfast.spark.schema import source_schema
     from holdfast.spark.source_stream import StreamReader
 
     broker.publish_many(reading.topic, [b"before"] * 5, partition=0)
-    options = parse_options({"servers": reading.servers, "subscribe": reading.topic, "groupId": "late"})
+    given = {"servers": reading.servers, "subscribe": reading.topic, "groupId": "late"}
+    if starting is not None:
+        given["startingOffsets"] = starting.replace("TOPIC", reading.topic)
+    options = parse_options(given)
     first = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
     asked = first.initialOffset()
     broker.publish_many(reading.topic, [b"after"] * 3, partition=0)

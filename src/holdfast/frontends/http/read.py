@@ -21,7 +21,7 @@ from holdfast.frontends.http.exchange import (
 )
 from holdfast.frontends.http.params import FlagParam, IntParam, PlaceParam, TextParam, partition_number, whole_number
 from holdfast.frontends.http.services import Services, Woken
-from holdfast.model.ids import Offset
+from holdfast.model.ids import Offset, TopicName
 from holdfast.model.limits import (
     HTTP_READ_BYTES_MAX,
     HTTP_READ_MESSAGES_DEFAULT,
@@ -98,6 +98,7 @@ class _Reading:
         self._messages_max = MAX.of(request.query)
         # Whether this node was found to show everything that was acknowledged before the request came.
         self._is_current = stale
+        self._created_ms = self._topic_created_ms()
 
     async def at_least_one(self, read_once: Callable[[], Awaitable[T]], wait_s: float) -> T:
         """What is there, or what comes within `wait_s`."""
@@ -138,6 +139,10 @@ class _Reading:
         if self._stale:
             self._stale_ms = self._services.broker.staleness_ms(self._topic, self._partition)
 
+    def _topic_created_ms(self) -> int | None:
+        topic = self._services.broker.backend.topic(TopicName(self._topic))
+        return None if topic is None else topic.created_ms
+
     @property
     def _headers(self) -> HeaderList:
         return [(STALE_HEADER, b"%d" % self._stale_ms)] if self._stale else []
@@ -163,6 +168,9 @@ class _Reading:
             (b"holdfast-end-offset", b"%d" % end),
             *self._headers,
         ]
+        # Said only where it was the same topic before the read and behind it: then the batches are its own.
+        if self._created_ms is not None and self._created_ms == self._topic_created_ms():
+            headers.append((b"holdfast-topic-created-ms", b"%d" % self._created_ms))
         return Response(200, headers, b"".join(batches))
 
 

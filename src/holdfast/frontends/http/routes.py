@@ -165,6 +165,11 @@ _READ: Final = (
                     ("Holdfast-Next-Offset", "with batches: the offset to ask for next"),
                     ("Holdfast-Start-Offset", "with batches: the oldest offset of the partition"),
                     ("Holdfast-End-Offset", "with batches: the offset the next message will get"),
+                    (
+                        "Holdfast-Topic-Created-Ms",
+                        "with batches: when the topic that they are of was made, which tells it from another of its "
+                        "name; left out where the topic was made anew during the read",
+                    ),
                     _STALE_HEADER,
                 ),
             ),

@@ -1,0 +1,71 @@
+"""A topic of the same name is another topic: its messages are not taken for those that were planned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from holdfast import BlockingClient
+from holdfast.model.errors import HoldfastError
+from holdfast.spark.options import parse_options
+from holdfast.spark.schema import source_schema
+from holdfast.spark.source_stream import StreamReader
+
+
+def stream(servers: str, topic: str, **options: str) -> StreamReader:
+    given = {"servers": servers, "subscribe": topic, "startingOffsets": "earliest", "brokerTimeout": "10s", **options}
+    return StreamReader(parse_options(given), source_schema(None, with_headers=False))  # type: ignore[arg-type]
+
+
+def values(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    return [
+        value.as_py()
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for value in batch.column("value")
+    ]
+
+
+def make_anew(broker: BlockingClient, topic: str, *messages: str) -> None:
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    broker.publish_many(topic, list(messages))
+
+
+def test_between_planning_and_reading(broker: BlockingClient, servers: str, topic: str) -> None:
+    """A driver died with a batch planned; when it is back, there is another topic of that name."""
+    broker.create_topic(topic)
+    broker.publish_many(topic, ["old"] * 5)
+    planner = stream(servers, topic)
+    start = planner.initialOffset()
+    end = planner.latestOffset(start, ReadAllAvailable())
+    planner.stop()
+    make_anew(broker, topic, *(f"new-{number}" for number in range(5)))
+
+    strict = stream(servers, topic)
+    with pytest.raises(HoldfastError, match=r"\[data_lost\].*is gone with its topic"):
+        values(strict, start, end)
+    strict.stop()
+    lenient = stream(servers, topic, failOnDataLoss="false")
+    assert values(lenient, start, end) == []
+    later = lenient.latestOffset(end, ReadAllAvailable())
+    assert values(lenient, end, later) == [b"new-%d" % number for number in range(5)], "each once"
+    lenient.stop()
+
+
+def test_while_a_query_over_all_that_is_there_runs(broker: BlockingClient, servers: str, topic: str) -> None:
+    """What is planned is in the checkpoint: behind the end of the new topic, each restart would fail."""
+    broker.create_topic(topic)
+    broker.publish_many(topic, ["old"] * 5)
+    reader = stream(servers, topic, failOnDataLoss="false")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    make_anew(broker, topic, "new", "new")
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert values(reader, start, end) == []
+    reader.stop()
+    following = stream(servers, topic)
+    assert values(following, end, following.latestOffset(end, ReadAllAvailable())) == [b"new"] * 2
+    following.stop()
