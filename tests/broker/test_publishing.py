@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import zlib
 
 import pytest
@@ -21,12 +22,12 @@ from holdfast.model.errors import (
     TopicNotFound,
     Unavailable,
 )
-from holdfast.model.ids import TopicName
+from holdfast.model.ids import Offset, TopicName
 from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX, MESSAGES_PER_BATCH_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.broker.conftest import Desk
-from tests.support.batches import values_batch
+from tests.support.batches import ForeignRecord, foreign_batch, resealed, values_batch
 
 # --- order --------------------------------------------------------------------------------------------
 
@@ -221,6 +222,40 @@ async def test_batch_from_a_clock_far_ahead_is_refused(desk: Desk) -> None:
     ahead = desk.store.clock.now + 25 * 60 * 60 * 1000
     with pytest.raises(BadBatch, match="clock"):
         desk.broker.publish_batches("t", 0, [bytes(values_batch(b"x", timestamp_ms=ahead))])
+
+
+YEAR_1_MS = -62_135_596_800_000
+
+
+@pytest.mark.parametrize("timestamp_ms", [YEAR_1_MS - 1, -(1 << 62), -(1 << 63)])
+async def test_batch_from_before_all_calendars_is_refused(desk: Desk, timestamp_ms: int) -> None:
+    """As microseconds such a time would not fit 64 bits, and be read as another one."""
+    with pytest.raises(BadBatch, match="year 1"):
+        desk.broker.publish_batches("t", 0, [bytes(values_batch(b"x", timestamp_ms=timestamp_ms))])
+    # A batch may say one thing of itself, and something else of its messages.
+    lie = values_batch(b"x", timestamp_ms=timestamp_ms)
+    struct.pack_into(">q", lie, 35, desk.store.clock.now)
+    with pytest.raises(BadBatch, match="year 1"):
+        desk.broker.publish_batches("t", 0, [resealed(lie)])
+    assert desk.broker.topics() == []
+
+
+@pytest.mark.parametrize(("from_now_ms", "problem"), [(1 << 40, "clock"), (-(1 << 60), "year 1")])
+async def test_single_record_whose_time_is_out_of_bounds_is_found(desk: Desk, from_now_ms: int, problem: str) -> None:
+    now = desk.store.clock.now
+    times = [now, now + from_now_ms, now + 1]
+    records = [ForeignRecord(i, time_ms, None, b"x", []) for i, time_ms in enumerate(times)]
+    batch = bytearray(foreign_batch(records))
+    struct.pack_into(">q", batch, 35, now)
+    with pytest.raises(BadBatch, match=problem):
+        desk.broker.publish_batches("t", 0, [resealed(batch)])
+
+
+@pytest.mark.parametrize("timestamp_ms", [YEAR_1_MS, -1, 0])
+async def test_old_times_are_kept_as_they_are(desk: Desk, timestamp_ms: int) -> None:
+    await desk.broker.publish_batches("t", 0, [bytes(values_batch(b"x", timestamp_ms=timestamp_ms))])
+    (message,), _ = await desk.broker.read("t", 0, Offset(0), 1, 1 << 20)
+    assert message.timestamp_ms == timestamp_ms
 
 
 async def test_nothing_is_taken_once_the_broker_leaves_and_what_was_taken_is_finished(desk: Desk) -> None:

@@ -32,8 +32,6 @@ async def three(tmp_path: Path) -> AsyncIterator[Three]:
         for each in made.values():
             each.start()
         await nodes.brokers["n1"].create_topic("t", TopicConfig(partitions=3))
-        for name in nodes.brokers:
-            await nodes.backends[name].catch_up_cursors()
         yield nodes, made
         for each in made.values():
             await each.stop()

@@ -7,6 +7,7 @@ before the call did anything or after it was done, and another one begins with n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import tempfile
 from pathlib import Path
@@ -17,11 +18,14 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from holdfast.model.errors import HoldfastError, WriterNotFound
 from holdfast.model.transactions import StageReceipt
+from holdfast.wire.transactions import partition_of
 from tests.contract.stores import BACKENDS, Store
 from tests.support.sizes import examples, in_memory, scaled
 from tests.transactions.desk import Desk
 
 PARTITIONS = 2
+# Another writer of the same coordinator.
+OTHER = next(f"v{i}" for i in range(1000) if partition_of(f"v{i}") == partition_of("w"))  # type: ignore[arg-type]
 # Calls that change something, or on which a change depends.
 CALLS = {
     "append",
@@ -62,18 +66,29 @@ class DyingBackend:
     def _dying(self, name: str, real: Any) -> Any:
         def call(*given: Any, **named: Any) -> Any:
             if self.is_dead:
-                raise Died
+                return _no_answer(real)
             if self.calls_left is not None:
                 self.calls_left -= 1
                 if self.calls_left < 0:
                     self.died.set()
                     if not self.dies_after:
-                        raise Died
+                        return _no_answer(real)
                     done = real(*given, **named)
                     return _dead_answer(done)
             return real(*given, **named)
 
         return call
+
+
+def _no_answer(real: Any) -> Any:
+    """Nobody is left to make the call: one that is awaited fails when it is."""
+    if not inspect.iscoroutinefunction(real):
+        raise Died
+
+    async def never() -> None:
+        raise Died
+
+    return never()
 
 
 def _dead_answer(done: Any) -> Any:
@@ -107,6 +122,9 @@ class CrashingTransactions(RuleBasedStateMachine):
         self.last = -1
         self.made = 0
         self.dropped_before = 0
+        # What was staged before a forgetting that was answered, and all that was ever committed.
+        self.forgotten_before = 0
+        self.done: list[tuple[int, list[StageReceipt]]] = []
 
     def run(self, work: Any) -> Any:
         """Do something; whatever it waits for, it ends where the process dies."""
@@ -175,6 +193,7 @@ class CrashingTransactions(RuleBasedStateMachine):
                 assert made <= self.dropped_before or number <= self.last
                 return
             if number > self.last:
+                assert made > self.forgotten_before
                 self._is_committed(number, receipts)
             return
         except HoldfastError:
@@ -182,12 +201,27 @@ class CrashingTransactions(RuleBasedStateMachine):
             return
         assert result.duplicate == (number <= self.last)
         if number > self.last:
+            assert made > self.forgotten_before
             self._is_committed(number, receipts)
 
     def _is_committed(self, number: int, receipts: list[tuple[StageReceipt, list[bytes]]]) -> None:
         self.last = number
+        self.done.append((number, [receipt for receipt, _ in receipts]))
         for receipt, values in receipts:
             self.values[receipt.partition] += values
+
+    @rule(which=st.integers(0, 99))
+    def commit_late(self, which: int) -> None:
+        """A request that comes once more is recognised, or refused if its writer was forgotten."""
+        if not self.done or self.backend.is_dead or self.backend.calls_left is not None:
+            return
+        number, receipts = self.done[which % len(self.done)]
+        try:
+            result = self.run(self.desk.commit(number, *receipts))
+        except HoldfastError:
+            assert number > self.last
+        else:
+            assert result.duplicate
 
     @rule()
     def abort(self) -> None:
@@ -213,6 +247,8 @@ class CrashingTransactions(RuleBasedStateMachine):
                 continue
             except WriterNotFound:
                 pass
+            else:
+                self.forgotten_before = self.made
             break
         self.last = -1
         # What its numbers have swept away before is not there for the new life.
@@ -221,6 +257,13 @@ class CrashingTransactions(RuleBasedStateMachine):
     def die_soon(self, calls: int, after: bool) -> None:
         self.backend.calls_left = calls
         self.backend.dies_after = after
+
+    @rule(is_dropped=st.booleans())
+    def other_writer(self, is_dropped: bool) -> None:
+        """Its open piece keeps all that is staged behind it, until it is dropped."""
+        work = self.desk.transactions.abort(OTHER) if is_dropped else self.desk.stage(0, b"open", writer=OTHER)
+        with contextlib.suppress(Died):
+            self.run(work)
 
     @rule()
     def begin_again(self) -> None:

@@ -313,10 +313,10 @@ async def test_new_writers_are_counted_once_in_a_while(alone: Desk, monkeypatch:
     monkeypatch.setattr(staging, "WRITERS_MAX", 2)
     real, counts = Writers._names, 0
 
-    def names(self: Writers) -> Any:
+    def names(self: Writers, *prefixes: str) -> Any:
         nonlocal counts
         counts += 1
-        return real(self)
+        return real(self, *prefixes)
 
     for writer in ("a", "b"):
         await desk.commit(0, writer=writer)
@@ -337,15 +337,17 @@ async def test_what_was_noted_of_lost_decisions_is_taken_back(either: Desk) -> N
     backend, name = desk.store.backend, CursorName("w.w")
     ahead = {1: Offset(50), 3: Offset(50), 4: Offset(50)}
     await backend.set_cursor(DECISIONS, name, ahead, only_forward=True)
+    await backend.set_cursor(DECISIONS, CursorName(f"f.{OTHER}"), {3: Offset(50)}, only_forward=True)
     for topic in (DECISIONS, STAGED):
         await backend.set_cursor(topic, DONE_CURSOR, {W: Offset(50)}, only_forward=True)
     await desk.restart()
-    await until(lambda: ("transaction_notes_taken_back", {"partition": W, "notes": 5}) in desk.events)
+    await until(lambda: ("transaction_notes_taken_back", {"partition": W, "notes": 6}) in desk.events)
     assert not (await desk.commit(1, await desk.stage(1, b"one"))).duplicate
     # The same while its coordinator has not looked yet.
     await desk.store.backend.set_cursor(DECISIONS, name, {4: Offset(50)}, only_forward=True)
     assert not (await desk.commit(2, await desk.stage(2, b"two"))).duplicate
-    assert await desk.values() == [b"zero", b"one", b"two"]
+    assert not (await desk.commit(0, await desk.stage(0, b"three", writer=OTHER), writer=OTHER)).duplicate
+    assert await desk.values() == [b"zero", b"one", b"two", b"three"]
 
 
 async def test_floor_is_where_the_target_ends_also_for_a_node_that_is_behind(

@@ -12,6 +12,8 @@ from holdfast.wire import record_batch, stamps
 
 # A producer whose clock is further ahead would make retention and search by time useless.
 _CLOCK_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1000
+# The first of January of the year 1: most calendars have nothing before it, and as microseconds it fits 64 bits.
+_TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 
 
 class Prepared(NamedTuple):
@@ -33,9 +35,11 @@ def checked(
     batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs
 ) -> tuple[int, list[NewMessage] | None]:
     """How many messages it has, and them if some have ids. Raises `BadBatch`, `TooLarge`, `BadMessageId`."""
-    head, largest = record_batch.checked_largest(batch)
+    head, largest, earliest_ms, latest_ms = record_batch.checked_largest(batch)
     admit.check_largest(largest, message_bytes_max)
-    if head.max_timestamp_ms > now_ms + _CLOCK_AHEAD_MS_MAX:
+    if earliest_ms < _TIMESTAMP_MS_MIN:
+        raise BadBatch("the batch has a timestamp before the year 1; send milliseconds since 1970")
+    if latest_ms > now_ms + _CLOCK_AHEAD_MS_MAX:
         raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
     if not record_batch.has_ids(batch):
         return head.record_count, None

@@ -20,12 +20,12 @@ from holdfast.broker.broker import Broker
 from holdfast.broker.reign import Reign
 from holdfast.broker.results import failure
 from holdfast.model.errors import DamagedData, OffsetOutOfRange
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, WriterName
+from holdfast.model.ids import Offset, PartitionId, TimestampMs
 from holdfast.model.names import DONE_CURSOR
 from holdfast.transactions.copying import Copying, FloorExpired
 from holdfast.transactions.settings import LogEvent, Settings, TransactionStats
 from holdfast.transactions.sweeping import Sweeping, staged_from
-from holdfast.transactions.writers import Writers, WriterState
+from holdfast.transactions.writers import Forgotten, Writers, WriterState
 from holdfast.wire import record_batch
 from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Forget, decode_decision
 
@@ -73,6 +73,7 @@ class Coordinator:
         await self._backend.catch_up(self._staged)
         if taken := await self._writers.take_back(notes):
             self._log("transaction_notes_taken_back", partition=self._partition.number, notes=taken)
+        self._sweeping.begin(self._writers.forgotten(self._partition.number))
         self._done = self._begin()
         news = asyncio.Event()
         unwatch = self._backend.watch(self._partition, news.set)
@@ -119,7 +120,7 @@ class Coordinator:
             self._log("transaction_aborted", writer=decision.writer, reason=decision.reason)
             return
         if isinstance(decision, Forget):
-            await self._forget(offset, decision.writer)
+            await self._forget(offset, decision)
             return
         state = self._writers.state(decision.writer)
         if decision.number <= state.number:
@@ -173,12 +174,20 @@ class Coordinator:
                 self._log("transaction_floor_expired", writer=commit.writer, topic=expired.partition.topic)
         self._copying = None
 
-    async def _forget(self, offset: Offset, writer: WriterName) -> None:
-        """First nothing before it may be done again: a commit that is repeated would bring the writer back."""
+    async def _forget(self, offset: Offset, forget: Forget) -> None:
+        """First nothing before it may be done again: a commit that is repeated would bring the writer back.
+
+        Then what it staged is noted as dropped: a commit that comes late would find it, and no number to tell it by.
+        """
         await self._note_at(offset)
         await self._reign.confirm()
-        await self._writers.forget(writer)
-        self._log("transaction_writer_forgotten", writer=writer)
+        if staged_from(self._backend, self._partition.number) < forget.below:
+            forgotten = Forgotten(forget.below, forget.writer)
+            await self._writers.note_forgotten(forgotten)
+            self._sweeping.forgot(forgotten)
+            await self._reign.confirm()
+        await self._writers.forget(forget.writer)
+        self._log("transaction_writer_forgotten", writer=forget.writer)
         await self._note_at(Offset(offset + 1))
 
     async def _note_at(self, done: Offset) -> None:

@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.results import failure
-from holdfast.model.errors import DamagedData, OffsetOutOfRange, PartitionNotFound, TopicNotFound
+from holdfast.model.errors import (
+    DamagedData,
+    HoldfastError,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TopicNotFound,
+    Unavailable,
+)
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
@@ -88,7 +95,7 @@ class Copying:
         """
         held = 0
         for part in self._commit.parts:
-            if self._is_gone(part.target):
+            if await self._is_gone(part.target):
                 continue
             try:
                 batches = await self._find(part)
@@ -116,7 +123,7 @@ class Copying:
     async def _send(self, part: Part, sent: list[int]) -> None:
         target, first = part.target, sent[part.target]
         sent[target] += part.batches
-        if self._is_gone(target) or sent[target] <= self._stored[target]:
+        if await self._is_gone(target) or sent[target] <= self._stored[target]:
             return
         try:
             batches = self._held.pop(part.offset, None) or await self._find(part)
@@ -132,15 +139,15 @@ class Copying:
             if sequence < self._stored[target]:
                 continue
             await self._settle(_UNDER_WAY_BYTES_MAX, _UNDER_WAY_BATCHES_MAX - 1)
-            if self._is_gone(target):
+            if await self._is_gone(target):
                 return
             stamped = bytearray(batch)
             mark = Stamp(self._coordinator, self.decision, sequence, is_next=sequence == self._stored[target])
             stamps.stamp(stamped, mark, self.floors[target], self._commit.targets[target].token)
             try:
                 stored = self._broker.publisher.publish_own(self._partitions[target], stamped)
-            except (TopicNotFound, PartitionNotFound):
-                self._gone.add(target)
+            except (TopicNotFound, PartitionNotFound) as error:
+                await self._make_sure_it_is_gone(target, error)
                 return
             self._under_way.append(_UnderWay(target, sequence, len(batch), stored))
             self._under_way_bytes += len(batch)
@@ -151,8 +158,8 @@ class Copying:
             first = self._under_way[0]
             try:
                 check_is_placed(await asyncio.shield(first.stored))
-            except (TopicNotFound, PartitionNotFound):
-                self._gone.add(first.target)
+            except (TopicNotFound, PartitionNotFound) as error:
+                await self._make_sure_it_is_gone(first.target, error)
             except OffsetOutOfRange:
                 raise FloorExpired(first.target, self._partitions[first.target]) from None
             else:
@@ -169,16 +176,40 @@ class Copying:
         for stored in waiting:
             stored.add_done_callback(failure)
 
-    def _is_gone(self, target: int) -> bool:
-        """A topic that was deleted takes what a commit brings to it with it; a new one of its name is another."""
-        if target in self._gone:
-            return True
+    async def _is_gone(self, target: int) -> bool:
+        """A topic that was deleted takes what a commit brings to it with it; a new one of its name is another.
+
+        Raises `WorldError` where nobody can tell: then nothing is dropped, and the commit waits.
+        """
+        if target not in self._gone and not self._is_known(target):
+            await self._ask_what_is_gone()
+        return target in self._gone
+
+    async def _make_sure_it_is_gone(self, target: int, error: HoldfastError) -> None:
+        """Somebody did not find it, who may not have heard of it yet."""
+        await self._ask_what_is_gone()
+        if target not in self._gone:
+            raise Unavailable(f"{self._partitions[target]} is there, but was not found: {error.message}") from error
+
+    async def _ask_what_is_gone(self) -> None:
+        """Only the store can tell: this node may be behind, and not know a topic that was made a moment ago."""
+        await self._backend.catch_up_cursors()
+        for target, wanted in enumerate(self._commit.targets):
+            if target not in self._gone and not self._is_known(target):
+                self._gone.add(target)
+                self._log(
+                    "transaction_target_gone",
+                    writer=self._commit.writer,
+                    number=self._commit.number,
+                    topic=wanted.topic,
+                    partition=wanted.partition,
+                )
+
+    def _is_known(self, target: int) -> bool:
+        """Whether this node knows the topic that is meant."""
         wanted = self._commit.targets[target]
         topic = self._backend.topic(wanted.topic)
-        if topic is None or topic.token != wanted.token:
-            self._gone.add(target)
-            return True
-        return False
+        return topic is not None and topic.token == wanted.token
 
     async def _find(self, part: Part) -> memoryview | None:
         """The batches of a piece, none where they are damaged. Raises `PieceMissing`."""

@@ -83,7 +83,8 @@ class Deciding:
         state = await self._outcome(decided, f"{number} of {checked}")
         if state.number < number:
             raise StagedExpired(
-                f"what {number} of {checked} names was dropped, was lost or has expired: nothing was committed"
+                f"what {number} of {checked} names was dropped, also where the writer was forgotten since, was lost or "
+                "has expired: nothing was committed"
             )
         return _result(checked, number, state, is_duplicate=(state.number, state.committed) != (number, decision))
 
@@ -103,8 +104,10 @@ class Deciding:
         await self._outcome(self._writers.until_decided(checked, decision), f"the abort of {checked}")
 
     async def forget(self, writer: WriterName) -> None:
-        """Forget a writer's number, behind everything that was decided for it before."""
-        decision = await self._append(Forget(writer, self._now_ms()))
+        """Forget a writer's number, behind everything that was decided for it before, and drop what it has staged."""
+        staged = PartitionId(STAGED, partition_of(writer))
+        await self._backend.catch_up(staged)
+        decision = await self._append(Forget(writer, self._now_ms(), self._backend.end_offset(staged)))
         await self._outcome(self._writers.until_done(writer, decision), f"the forgetting of {writer}")
 
     async def _commit(self, writer: WriterName, number: int, receipts: Sequence[str], state: WriterState) -> Commit:
@@ -123,7 +126,8 @@ class Deciding:
                 raise BadReceipt(f"the receipt {text[:40]!a} stands there twice")
             if receipt.staged_ms < oldest_ms or not kept_from <= receipt.offset < end:
                 raise StagedExpired(
-                    f"the receipt {text[:40]!a} has expired, or what it stands for was dropped or lost; stage it again"
+                    f"the receipt {text[:40]!a} has expired, or what it stands for was committed before, lost, or "
+                    "dropped by an abort or when its writer was forgotten; if it was not committed, stage it again"
                 )
             named.add(receipt.offset)
             self._check_topic(receipt)
@@ -132,7 +136,7 @@ class Deciding:
         places = [PartitionId(topic, number) for topic, _, number in targets]
         # A node that is behind would have the targets' leaders read all that it lacks.
         for first in range(0, len(places), _CATCHING_UP_MAX):
-            await asyncio.gather(*map(self._catch_up, places[first : first + _CATCHING_UP_MAX]))
+            await asyncio.gather(*map(self._backend.catch_up, places[first : first + _CATCHING_UP_MAX]))
         return Commit(
             writer,
             number,
@@ -144,9 +148,6 @@ class Deciding:
             ],
             parts,
         )
-
-    async def _catch_up(self, place: PartitionId) -> None:
-        await self._backend.catch_up(place)
 
     def _check_topic(self, receipt: Receipt) -> None:
         topic = self._backend.topic(receipt.topic)

@@ -104,6 +104,6 @@ class Transactions:
         return [self._writers.describe(name) for name in self._writers.names()]
 
     async def forget(self, writer: str) -> None:
-        """Forget a writer that writes no more; one of that name begins anew, and its numbers with it."""
+        """Forget a writer that writes no more, and what it has staged; one of that name begins anew."""
         description = await self.writer(writer)
         await self._deciding.forget(description.writer)

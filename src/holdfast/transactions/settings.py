@@ -40,6 +40,7 @@ WARNINGS = frozenset(
         "transaction_waits",
         "transaction_data_lost",
         "transaction_floor_expired",
+        "transaction_target_gone",
         "transaction_notes_taken_back",
         "coordinator_failed",
     }

@@ -172,7 +172,10 @@ class Staging:
     def check_has_room(self, writer: WriterName) -> None:
         """Raises `TooManyWriters` for one more."""
         if not self._writers.is_known(writer) and self._writers.count() >= WRITERS_MAX:
-            raise TooManyWriters(f"there are {WRITERS_MAX} writers already; forget some that write no more")
+            raise TooManyWriters(
+                f"there are {WRITERS_MAX} writers already, with those that were forgotten while some of what they "
+                "staged is there; forget more that write no more, or try again in an hour"
+            )
 
     async def ensure_topics(self) -> None:
         """The internal topics are made when the first transaction comes."""

@@ -7,12 +7,15 @@ or it has expired. All of that is true for ever once it is true, so it does not 
 Age is measured on the clock of a decision before which everything was done, and with a quarter of the expiry, or a
 minute, to spare: a commit that was decided in time, and waits for its coordinator, does not find its data gone. Where
 a clock is further off than that, the commit is refused as a whole: nothing below the cursor is taken for being there.
+
+Of a writer that was forgotten it stays noted what it has dropped, until the cursor is past that.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from holdfast.broker.backend import Backend
@@ -20,12 +23,14 @@ from holdfast.model.errors import DamagedData, OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, WriterName
 from holdfast.model.names import DONE_CURSOR
 from holdfast.transactions.settings import LogEvent, Settings, TransactionStats
-from holdfast.transactions.writers import Writers
+from holdfast.transactions.writers import Forgotten, Writers
 from holdfast.wire import record_batch
 from holdfast.wire.transactions import DEAD_CURSOR, STAGED, read_staged
 
 # Pieces that are read in one round: others want the loop and the disk, too.
 _ROUND_PIECES_MAX: Final = 64
+# Notes of forgotten writers that are deleted in one round.
+_ROUND_FORGOTTEN_MAX: Final = 256
 # Offsets of committed pieces that are remembered, so that they are not read again to learn that they are done.
 _REMEMBERED_MAX: Final = 200_000
 # How exactly nodes are told what waits to be deleted: in parts of what may be staged.
@@ -69,6 +74,8 @@ class Sweeping:
         # Pieces that are committed, above the cursor, and how large they are.
         self._done: dict[Offset, int] = {}
         self._dead_bytes = 0
+        # Writers that are noted to be forgotten, the one that staged earliest first.
+        self._forgotten: list[Forgotten] = []
         # The piece at which it stands.
         self._live: _Live | None = None
 
@@ -77,6 +84,14 @@ class Sweeping:
         if len(self._done) < _REMEMBERED_MAX:
             self._done.update(sizes)
             self._dead_bytes += sum(sizes.values())
+
+    def begin(self, forgotten: Iterable[Forgotten]) -> None:
+        """These writers are noted to be forgotten."""
+        self._forgotten = sorted(forgotten)
+
+    def forgot(self, forgotten: Forgotten) -> None:
+        """So is this one."""
+        heapq.heappush(self._forgotten, forgotten)
 
     async def sweep(self, clock_ms: TimestampMs) -> None:
         """Move the cursor as far as it goes. Everything decided before `clock_ms` is done."""
@@ -101,7 +116,16 @@ class Sweeping:
             self._log("transaction_pieces_expired", partition=self._partition.number, pieces=expired)
         await self._tell_dead()
         if position > noted:
-            await self._backend.set_cursor(STAGED, DONE_CURSOR, {self._partition.number: position}, only_forward=True)
+            done = {self._partition.number: position}
+            await asyncio.shield(self._backend.set_cursor(STAGED, DONE_CURSOR, done, only_forward=True))
+        await self._let_go_of_forgotten(position)
+
+    async def _let_go_of_forgotten(self, position: Offset) -> None:
+        """Nothing below the cursor can be committed, so it need not be said of anybody any more."""
+        passed: list[Forgotten] = []
+        while self._forgotten and self._forgotten[0].below <= position and len(passed) < _ROUND_FORGOTTEN_MAX:
+            passed.append(heapq.heappop(self._forgotten))
+        await asyncio.gather(*map(self._writers.let_go_of, passed))
 
     def _forget_below(self, position: Offset) -> None:
         """What is damaged was jumped over."""

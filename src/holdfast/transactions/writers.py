@@ -9,6 +9,10 @@ A cursor has a position for each partition of its topic; here the positions mean
     4  the last decision of this writer that was looked at, whatever became of it
 
 All of them only go forward, so a coordinator that was stopped and wakes up takes nothing back.
+
+A writer that is forgotten has no such cursor any more. What it staged may be there for an hour, though, and a commit
+that names it may come late, through a node that was stopped. So another cursor has position 3 alone, and stands until
+the last of that is let go of (`sweeping`): the bound on writers counts it as well.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from holdfast.model.transactions import WriterDescription
 from holdfast.wire.transactions import DECISIONS, STAGED, partition_of
 
 _PREFIX: Final = "w."
+_FORGOTTEN: Final = "f."
 _NUMBER, _COMMITTED, _COMMITTED_MS, _DROPPED_BELOW, _DECIDED = range(5)
 _NONE: Final = -1
 _COUNTED_S: Final = 5.0
@@ -40,6 +45,13 @@ class WriterState(NamedTuple):
     committed_ms: int = _NONE
     dropped_below: int = 0
     decided: int = _NONE
+
+
+class Forgotten(NamedTuple):
+    """A writer that was forgotten: what it staged below this offset is dropped."""
+
+    below: Offset
+    writer: WriterName
 
 
 class Note(NamedTuple):
@@ -69,7 +81,7 @@ class Writers:
             number=positions.get(_NUMBER, _NONE),
             committed=positions.get(_COMMITTED, _NONE),
             committed_ms=positions.get(_COMMITTED_MS, _NONE),
-            dropped_below=positions.get(_DROPPED_BELOW, 0),
+            dropped_below=max(positions.get(_DROPPED_BELOW, 0), self._forgotten_below(writer)),
             decided=positions.get(_DECIDED, _NONE),
         )
 
@@ -79,18 +91,19 @@ class Writers:
     def names(self) -> list[WriterName]:
         return sorted(self._names())
 
-    def _names(self) -> list[WriterName]:
+    def _names(self, *prefixes: str) -> list[WriterName]:
+        """Of those that are known, unless asked for others."""
         return [
-            WriterName(name.removeprefix(_PREFIX))
+            WriterName(name[len(_PREFIX) :])
             for topic, name in self._backend.cursors()
-            if topic == DECISIONS and name.startswith(_PREFIX)
+            if topic == DECISIONS and name.startswith(prefixes or _PREFIX)
         ]
 
     def count(self) -> int:
-        """About how many there are: counted once in a while, for there may be very many."""
+        """About how many something is noted of: counted once in a while, for there may be very many."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._counted_s > _COUNTED_S:
-            self._counted_s, self._count = now_s, len(self._names())
+            self._counted_s, self._count = now_s, len(self._names(_PREFIX, _FORGOTTEN))
         return self._count
 
     def describe(self, writer: WriterName) -> WriterDescription:
@@ -115,14 +128,40 @@ class Writers:
         await self._note(writer, {_DECIDED: decision})
 
     async def _note(self, writer: WriterName, positions: Mapping[int, int]) -> None:
+        await self._move(_cursor(writer), positions)
+
+    async def _move(self, name: CursorName, positions: Mapping[int, int]) -> None:
         offsets = {place: Offset(value) for place, value in positions.items()}
-        moved = self._backend.set_cursor(DECISIONS, _cursor(writer), offsets, only_forward=True)
+        moved = self._backend.set_cursor(DECISIONS, name, offsets, only_forward=True)
         # The backend owns its future: a coordinator that is cancelled must not cancel it.
         await asyncio.shield(moved)
+
+    async def note_forgotten(self, forgotten: Forgotten) -> None:
+        """What it staged stays dropped, whoever holds a receipt for it: to be noted before it is forgotten."""
+        await self._move(_forgotten_cursor(forgotten.writer), {_DROPPED_BELOW: forgotten.below})
 
     async def forget(self, writer: WriterName) -> None:
         if self.is_known(writer):
             await self._backend.delete_cursor(DECISIONS, _cursor(writer))
+
+    def forgotten(self, coordinator: int) -> list[Forgotten]:
+        """All of one coordinator that are noted to be forgotten."""
+        return [
+            Forgotten(self._forgotten_below(writer), writer)
+            for writer in self._names(_FORGOTTEN)
+            if partition_of(writer) == coordinator
+        ]
+
+    async def let_go_of(self, forgotten: Forgotten) -> None:
+        """Nothing is left of what it staged; unless it began anew since, and was forgotten once more."""
+        name = _forgotten_cursor(forgotten.writer)
+        is_noted = self._backend.cursor(DECISIONS, name) is not None
+        if is_noted and self._forgotten_below(forgotten.writer) <= forgotten.below:
+            await self._backend.delete_cursor(DECISIONS, name)
+
+    def _forgotten_below(self, writer: WriterName) -> Offset:
+        positions = self._backend.cursor(DECISIONS, _forgotten_cursor(writer)) or {}
+        return positions.get(_DROPPED_BELOW, Offset(0))
 
     # --- after a loss -----------------------------------------------------------------------------------
 
@@ -141,6 +180,8 @@ class Writers:
                 for place in (_COMMITTED, _DECIDED):
                     notes.append(Note(DECISIONS, name, place, positions.get(place), decided, 1))
                 notes.append(Note(DECISIONS, name, _DROPPED_BELOW, positions.get(_DROPPED_BELOW), staged, 0))
+        for below, writer in self.forgotten(coordinator):
+            notes.append(Note(DECISIONS, _forgotten_cursor(writer), _DROPPED_BELOW, below, staged, 0))
         return notes
 
     async def take_back(self, notes: list[Note]) -> int:
@@ -213,3 +254,7 @@ class Writers:
 
 def _cursor(writer: WriterName) -> CursorName:
     return CursorName(_PREFIX + writer)
+
+
+def _forgotten_cursor(writer: WriterName) -> CursorName:
+    return CursorName(_FORGOTTEN + writer)

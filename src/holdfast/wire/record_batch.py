@@ -94,6 +94,15 @@ class BatchHeader(NamedTuple):
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
 
+class Extremes(NamedTuple):
+    """A batch that was checked: how long its largest value is, and the times between which all those in it are."""
+
+    head: BatchHeader
+    largest_value_bytes: int
+    earliest_ms: TimestampMs
+    latest_ms: TimestampMs
+
+
 class Record(msgspec.Struct, frozen=True):
     """One record as it stands in a batch, before it is a message for a reader."""
 
@@ -160,10 +169,17 @@ def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
     return head, _values(bytes(batch), head.record_count)
 
 
-def checked_largest(batch: Buffer) -> tuple[BatchHeader, int]:
-    """The same for who needs no values: returns the header and the bytes of the largest value."""
+def checked_largest(batch: Buffer) -> Extremes:
+    """The same for who needs no values."""
     head = _checked_header(batch)
-    return head, _largest_value(bytes(batch), head.record_count)
+    largest, least_delta, greatest_delta = _extremes(bytes(batch), head.record_count)
+    base_ms = head.base_timestamp_ms
+    return Extremes(
+        head,
+        largest,
+        earliest_ms=TimestampMs(min(head.max_timestamp_ms, base_ms + least_delta)),
+        latest_ms=TimestampMs(max(head.max_timestamp_ms, base_ms + greatest_delta)),
+    )
 
 
 def _checked_header(batch: Buffer) -> BatchHeader:
@@ -187,9 +203,13 @@ def _checked_header(batch: Buffer) -> BatchHeader:
     return head
 
 
-def _largest_value(data: bytes, count: int) -> int:
-    """Check all records, and cut nothing out; returns the bytes of the largest value."""
+def _extremes(data: bytes, count: int) -> tuple[int, int, int]:
+    """Check all records, and cut nothing out; returns the bytes of the largest value, and the extreme timestamp deltas.
+
+    Zero is always among those: it is that of every plain record.
+    """
     position, index, largest = HEADER_BYTES, 0, 0
+    least_delta = greatest_delta = 0
     next_run_at = 0
     while index < count:
         if index >= next_run_at:
@@ -205,10 +225,12 @@ def _largest_value(data: bytes, count: int) -> int:
         if index < count and index < next_run_at:
             record, position = _record(data, position, index)
             largest = max(largest, len(record.value))
+            least_delta = min(least_delta, record.timestamp_delta)
+            greatest_delta = max(greatest_delta, record.timestamp_delta)
             index += 1
     if position != len(data):
         raise BadBatch(f"{len(data) - position} bytes follow the last record")
-    return largest
+    return largest, least_delta, greatest_delta
 
 
 def decode_values(batch: Buffer) -> list[bytes]:

@@ -111,10 +111,11 @@ class Abort(msgspec.Struct, array_like=True, frozen=True, tag=2):
 
 
 class Forget(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """The writer's number is forgotten; what is decided behind this begins anew."""
+    """The writer's number is forgotten; what is decided behind this begins anew, without what was staged below."""
 
     writer: WriterName
     decided_ms: TimestampMs
+    below: Offset
 
 
 Decision = Commit | Abort | Forget

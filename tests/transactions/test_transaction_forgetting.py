@@ -1,0 +1,154 @@
+"""A writer that was forgotten: what it committed or dropped stays so, however late somebody asks for it again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from holdfast.model.errors import StagedExpired, TooManyWriters
+from holdfast.model.ids import Offset
+from holdfast.model.names import DONE_CURSOR
+from holdfast.model.topics import TopicConfig
+from holdfast.transactions import staging, sweeping
+from holdfast.transactions.service import Transactions
+from holdfast.wire.transactions import DECISIONS, STAGED, Commit, Decision, partition_of
+from tests.cluster.nodes import now_ms, running, until
+from tests.support.batches import values_batch
+from tests.transactions.desk import EXPIRY_MS, Desk, later, read_values
+from tests.transactions.test_transaction_faults import OTHER, W
+
+
+def noted_as_forgotten(desk: Desk) -> list[str]:
+    return sorted(name for topic, name in desk.broker.backend.cursors() if topic == DECISIONS and name.startswith("f."))
+
+
+async def test_late_commit_of_a_forgotten_writer_stores_nothing_again(desk: Desk) -> None:
+    await desk.create()
+    await desk.stage(0, b"open", writer=OTHER)  # all that is staged behind it stays on disk
+    receipt, loser = await desk.stage(0, b"row"), await desk.stage(0, b"lost the race")
+    await desk.commit(0, receipt)
+    await desk.transactions.forget("w")
+    for _ in range(2):
+        for late in (receipt, loser):
+            with pytest.raises(StagedExpired, match="its writer was forgotten"):
+                await desk.commit(0, late)
+        assert await desk.values() == [b"row"]
+        assert await desk.transactions.writers() == [], "a commit that is refused does not bring it back"
+        await desk.restart()
+    await desk.commit(0, await desk.stage(0, b"new life"))
+    assert await desk.values() == [b"row", b"new life"]
+
+
+async def test_what_was_aborted_before_its_writer_was_forgotten_stays_dropped(desk: Desk) -> None:
+    await desk.create()
+    await desk.stage(0, b"open", writer=OTHER)
+    receipt = await desk.stage(0, b"aborted")
+    await desk.transactions.abort("w")
+    await desk.transactions.forget("w")
+    with pytest.raises(StagedExpired, match="its writer was forgotten"):
+        await desk.commit(0, receipt)
+    assert await desk.values() == []
+
+
+async def test_commit_that_was_checked_before_and_decided_behind_the_forgetting_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node was stopped in between: only the coordinator can tell."""
+    await desk.create()
+    await desk.stage(0, b"open", writer=OTHER)
+    receipt = await desk.stage(0, b"row")
+    deciding = desk.transactions._deciding
+    real, is_stopped, woken = deciding._append, asyncio.Event(), asyncio.Event()
+
+    async def append(decision: Decision) -> Offset:
+        if isinstance(decision, Commit) and not is_stopped.is_set():
+            is_stopped.set()
+            await woken.wait()
+        return await real(decision)
+
+    monkeypatch.setattr(deciding, "_append", append)
+    stopped = asyncio.ensure_future(desk.commit(0, receipt))
+    await is_stopped.wait()
+    assert not (await desk.commit(0, receipt)).duplicate
+    await desk.transactions.forget("w")
+    woken.set()
+    with pytest.raises(StagedExpired, match="forgotten since"):
+        await stopped
+    assert await desk.values() == [b"row"]
+    assert desk.transactions.stats.refused == 1
+
+
+async def test_nothing_is_kept_of_forgotten_writers_once_what_they_staged_is_gone(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_ROUND_FORGOTTEN_MAX", 2)
+    await desk.create()
+    await desk.commit(0, await desk.stage(0, b"alone"))
+    await desk.transactions.forget("w")
+    assert noted_as_forgotten(desk) == [], "nothing was left that could be committed"
+    opened = await desk.stage(0, b"open", writer=OTHER)
+    for _ in range(2):
+        await desk.commit(0, await desk.stage(0, b"w"))
+        await desk.transactions.forget("w")
+    assert noted_as_forgotten(desk) == ["f.w"]
+    await desk.restart()
+    same = [f"x{i}" for i in range(200) if partition_of(f"x{i}") == W][:4]  # type: ignore[arg-type]
+    for writer in same:
+        await desk.commit(0, await desk.stage(0, b"x", writer=writer), writer=writer)
+        await desk.transactions.forget(writer)
+    assert noted_as_forgotten(desk) == sorted(f"f.{writer}" for writer in ["w", *same])
+    await desk.commit(0, opened, writer=OTHER)
+    for number in range(1, 4):  # each decision is followed by a sweep
+        await desk.commit(number, writer=OTHER)
+    await until(lambda: noted_as_forgotten(desk) == [])
+    assert [each.writer for each in await desk.transactions.writers()] == [OTHER]
+
+
+async def test_what_a_forgotten_writer_staged_holds_up_nobody(desk: Desk) -> None:
+    """Neither an hour of room, nor the notes of others."""
+    await desk.create()
+    await desk.stage(0, b"open", writer=OTHER)
+    await desk.commit(0, await desk.stage(0, b"w"))
+    await desk.stage(1, b"never committed")
+    await desk.transactions.forget("w")
+    later(desk.store, EXPIRY_MS * 3)
+    await desk.commit(1, writer=OTHER)  # its open piece is superseded
+    await until(lambda: (desk.broker.backend.cursor(STAGED, DONE_CURSOR) or {}).get(W) == 3)
+    assert desk.transactions.stats.expired_pieces == 0
+    await until(lambda: noted_as_forgotten(desk) == [])
+
+
+async def test_notes_of_forgotten_writers_are_bounded(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "WRITERS_MAX", 1)
+    await desk.create()
+    await desk.stage(0, b"open", writer=OTHER)
+    await desk.commit(0, await desk.stage(0, b"w"))
+    await desk.transactions.forget("w")
+    desk.transactions._writers._counted_s = float("-inf")
+    with pytest.raises(TooManyWriters, match="forgotten"):
+        await desk.commit(0, writer="another")
+
+
+async def test_late_commit_through_another_node_of_a_cluster_stores_nothing_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        made = {name: Transactions(broker, now_ms=now_ms) for name, broker in nodes.brokers.items()}
+        for each in made.values():
+            each.start()
+        await nodes.brokers["n1"].create_topic("t", TopicConfig())
+
+        async def stage(writer: str, value: bytes) -> str:
+            batches = [values_batch(value, timestamp_ms=now_ms())]
+            return (await made["n1"].stage_batches(writer, 0, "t", 0, batches)).receipt
+
+        await stage(OTHER, b"open")
+        receipt = await stage("w", b"row")
+        await made["n2"].commit("w", 0, [receipt])
+        await made["n2"].forget("w")
+        for each in made.values():
+            with pytest.raises(StagedExpired, match="its writer was forgotten"):
+                await each.commit("w", 0, [receipt])
+        assert await read_values(nodes.brokers["n1"], "t") == [b"row"]
+        for each in made.values():
+            await each.stop()
