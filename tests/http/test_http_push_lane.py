@@ -120,6 +120,14 @@ def test_head_that_is_not_usual_is_for_the_general_way(shared_server: Server, mo
     assert int(found.split()[1]) in {status, 400}, found
 
 
+def test_body_that_is_too_large_is_refused_on_either_way(tmp_path: Path) -> None:
+    body = b'{"items":[{"queue":"q","payload":"%b"}]}' % (b"x" * 2000)
+    with serving(tmp_path / "data", body_bytes_max=2000) as server, talking(server) as connection:
+        connection.sendall(request(body=body))
+        connection.settimeout(30)
+        assert connection.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
 def test_usual_head_of_another_host_is_refused(shared_server: Server) -> None:
     for _ in range(2):
         with talking(shared_server) as connection:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.errors import BadMessageId, Unavailable
+from holdfast.model.errors import BadMessage, BadMessageId
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch, varint
@@ -121,7 +121,7 @@ async def test_what_the_database_does_not_take_is_refused_alone(opened: Open) ->
     refused = store.backend.forward(T, batch_with_id(b"a\0b"), has_ids=True)
     last = store.broker.publish_values("t", [b"2"])
     assert [await first.offset, await last.offset] == [0, 1]
-    with pytest.raises(Unavailable):
+    with pytest.raises(BadMessage):
         await refused
     assert [message.value for message in await store.read()] == [b"1", b"2"]
 

@@ -226,7 +226,7 @@ async def test_file_that_somebody_removed_is_told_once_and_the_others_are_stored
     server.kill()
     for number in range(8):
         await store.push(b"%d" % number)
-    monkeypatch.setattr("holdfast.backends.spill.backend._GROWTH_S", 0.05)
+    monkeypatch.setattr("holdfast.backends.spill.health._GROWTH_S", 0.05)
     with structlog.testing.capture_logs() as logs:
         await until(lambda: any(line["event"] == "spill_grows" and line["pending"] == 8 for line in logs))
     removed = store.spilled_files()[1].path

@@ -9,11 +9,12 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import TooManyTopics, Unavailable
 from holdfast.model.ids import TopicName
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
@@ -186,6 +187,25 @@ async def test_keyed_messages_to_a_topic_nobody_knows_find_their_partitions(
         assert await unaware.values(partition=number) == expected * 2
 
 
+async def test_looking_at_topics_that_nobody_knows_makes_none(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.backends.spill.new_topics.TOPICS_MAX", 3)
+    store = await opened(server.url)
+    await store.create()
+    server.kill()
+    await store.push(b"0")
+    for number in range(10):
+        assert store.spill.topic(TopicName(f"looked.at.{number}")) is not None
+    for topic in ("new", "newer", "new"):
+        assert (await store.push(b"1", topic=topic))[0].buffered
+    with pytest.raises(TooManyTopics, match="2 new topics wait for the store"):
+        await store.push(b"1", topic="newest")
+    await server.start()
+    await store.drained()
+    assert {topic.name for topic in store.database.topics()} == {"t", "new", "newer"}
+
+
 async def test_unknown_topic_is_refused_where_topics_are_not_made_by_use(opened: Open, server: Server) -> None:
     from holdfast.model.errors import TopicNotFound
 
@@ -212,16 +232,28 @@ async def test_push_to_a_new_topic_is_kept_when_the_database_falls_silent(opened
     assert store.database.topic(TopicName("new")) is not None
 
 
-async def test_live_push_queues_behind_what_was_spilled(opened: Open, server: Server) -> None:
+async def test_live_push_queues_behind_what_was_spilled(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store: Spilling = await opened(server.url)
     await store.create(partitions=2)
     server.kill()
     await store.push(*(b"%d" % number for number in range(5000)), partition=0)
+    monkeypatch.setattr(store.spill.replayer, "_step_max", 1000)
+    stored, is_asked = store.database.replaying.store, asyncio.Event()
+
+    async def one_first(*given: Any) -> int:
+        if store.spill.stats.replayed_events:
+            await is_asked.wait()
+        return await stored(*given)
+
+    monkeypatch.setattr(store.database.replaying, "store", one_first)
     await server.start()
     await until(lambda: store.spill.is_healthy)
     pushed = [(await store.push(b"live %d" % number, partition=0))[0] for number in range(20)]
     assert pushed[0].buffered, "it is behind the others"
     assert not (await store.push(b"other", partition=1))[0].buffered, "nothing is before it"
+    is_asked.set()
     await store.drained()
     await store.push(b"last", partition=0)
     expected = [b"%d" % number for number in range(5000)] + [b"live %d" % number for number in range(20)] + [b"last"]

@@ -97,10 +97,10 @@ async def test_push_to_partitions_of_which_one_waits_goes_its_two_ways(
     monkeypatch.setattr(store.spill.replayer, "run_once", never)
     waits = of_name[NAMES[0]]
     alone = push_of([0], NAMES[:1])
-    store.spill.is_healthy = False
+    store.spill.health.is_well = False
     [(_, fate)] = await store.broker.publish_pushed("t", alone)
     assert not isinstance(fate, BaseException) and fate.buffered
-    store.spill.is_healthy = True
+    store.spill.health.is_well = True
     parts = await store.broker.publish_pushed("t", push_of(range(70)))
     assert len(parts) == len(set(of_name.values())) > 1
     for places, fate in parts:

@@ -138,7 +138,10 @@ async def test_brokers_of_one_database_store_by_the_time_of_their_messages(
 async def test_brokers_wait_for_each_other_in_every_outage_however_it_is_noticed(
     opened: Open, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second outage is known before the first push of it, so nothing is under way; one broker is late back."""
+    """The second outage is known before the first push of it, so nothing is under way; one broker is late back.
+
+    And the other one beats before its spill sees that the database is back.
+    """
     first = await opened(server.url, directory=tmp_path / "a", node="a")
     second = await opened(server.url, directory=tmp_path / "b", node="b")
     await first.create()
@@ -154,11 +157,22 @@ async def test_brokers_wait_for_each_other_in_every_outage_however_it_is_noticed
     await until(lambda: not first.database.database.is_up and not second.database.database.is_up)
     reach = second.database.database._reach
 
+    is_seen = asyncio.Event()
+
     async def late() -> None:
+        await is_seen.wait()
         await asyncio.sleep(1.5)
         await reach()
 
     monkeypatch.setattr(second.database.database, "_reach", late)
+    beat_s, look = first.database.holding.beat_s, first.database.replaying.reach
+
+    async def after_a_beat() -> None:
+        await until(lambda: first.database.holding.beat_s != beat_s, 60.0)
+        await look()
+        is_seen.set()
+
+    monkeypatch.setattr(first.database.replaying, "reach", after_a_beat)
     await asyncio.sleep(6)  # longer than a lease
     for number in range(2, 12):
         await (first, second)[number % 2].push(b"%d" % number)

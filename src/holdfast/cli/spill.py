@@ -96,7 +96,7 @@ def export(
 def replay(
     directory: Directory = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Also what is in failed/ and can be read, behind everything else.")
+        bool, typer.Option("--failed", help="Also what is in failed/ and can be read, before everything else.")
     ] = False,
     timeout_s: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="How long the store may be away, or take.")

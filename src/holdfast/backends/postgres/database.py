@@ -42,6 +42,8 @@ _BROKEN: Final = (
     asyncpg.InternalClientError,
 )
 TROUBLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+# What is wrong with a message and not with the moment.
+NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 # Those that leave the connection as it was.
 _REFUSALS: Final = (
     asyncpg.ReadOnlySQLTransactionError,

@@ -14,23 +14,20 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
-import asyncpg
 from asyncpg import Connection
 
-from holdfast.backends.postgres.database import TROUBLE, Database
+from holdfast.backends.postgres.database import NOT_TAKEN, TROUBLE, Database
 from holdfast.backends.postgres.holding import LEASE_S, Holding
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, prepare
 from holdfast.backends.postgres.writing import Writer
-from holdfast.model.errors import BadMessage, Unavailable
+from holdfast.model.errors import BadMessage, TopicNotFound, Unavailable
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
 from holdfast.wire.push_batch import TimedPush
 
-# What is wrong with the message and not with the moment.
-_NEVER_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 # How long ago a broker may have been there that is waited for, where this one has only just started.
 _AWAY_S_UNKNOWN: Final = 60.0
 
@@ -60,8 +57,9 @@ class Replaying:
         self._connection: Connection | None = None
         # How far the file is that is being stored, as this broker knows.
         self._reached: tuple[UUID, int] | None = None
-        # When the database was found to be there again, and how long it was away then.
+        # The last beat before the database was lost; when it was found to be there again, and how long it was away.
         self._is_away = True
+        self._beat_before_s: float | None = None
         self._back_s = 0.0
         self._away_s = 0.0
         database.on_down.append(self._on_down)
@@ -74,6 +72,8 @@ class Replaying:
     def _on_down(self) -> None:
         """Whoever noticed it, and whether a push was under way or not."""
         self._is_away = True
+        # There may be another one before the spill sees that it is back.
+        self._beat_before_s = self._holding.beat_s
 
     def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
         self._is_away = True
@@ -92,8 +92,9 @@ class Replaying:
             self._is_away = False
             self._holding.hurry()
             self._back_s = time.monotonic()
-            beat_s = self._holding.beat_s
+            beat_s = self._holding.beat_s if self._beat_before_s is None else self._beat_before_s
             self._away_s = _AWAY_S_UNKNOWN if beat_s is None else self._back_s - beat_s
+            self._beat_before_s = None
 
     async def progress(self, file: UUID) -> int:
         """How many lines of a file are stored; waits for a transaction that nobody listens to any more.
@@ -133,10 +134,14 @@ class Replaying:
         async with self._in_time() as connection:
             await connection.execute("BEGIN")
             stored = await prepare(connection, writes, Mark(file, number), self._ids, number_before=self._reached[1])
-            gone = [error for write in writes if write.future.done() and (error := write.future.exception())]
+            gone = [(write, error) for write in writes if write.future.done() and (error := write.future.exception())]
             if gone:
                 await connection.execute("ROLLBACK")
-                raise gone[0]
+                for write, error in gone:
+                    if isinstance(error, TopicNotFound):
+                        # Nobody told yet: whoever tries again finds that it is gone, or made anew.
+                        self._known.deleted(write.state.topic_id)
+                raise gone[0][1]
             ended_with = await connection.execute("COMMIT")
             assert ended_with == "COMMIT", ended_with
         self._reached = file, number
@@ -190,7 +195,7 @@ class Replaying:
         except Unregistered as error:
             self._let_go()
             raise Unavailable("the database says otherwise how far this file is; it is tried again") from error
-        except _NEVER_TAKEN as error:
+        except NOT_TAKEN as error:
             self._let_go()
             raise BadMessage(f"the database does not take it: {error}") from error
         except TROUBLE as error:

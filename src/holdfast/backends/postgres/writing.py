@@ -26,12 +26,12 @@ import asyncpg
 import structlog
 from asyncpg import Connection
 
-from holdfast.backends.postgres.database import TROUBLE, Database, is_away
+from holdfast.backends.postgres.database import NOT_TAKEN, TROUBLE, Database, is_away
 from holdfast.backends.postgres.planning import Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
 from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, prepare
-from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Unavailable
+from holdfast.model.errors import BadMessage, HoldfastError, LeaderChanged, ShuttingDown, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
 
@@ -47,8 +47,8 @@ WAITING_MESSAGES_MAX: Final = 500_000
 _GATHER_S_MAX: Final = 0.002
 # Enough for a transaction of its own: what comes meanwhile is taken apart while the database works.
 _GATHER_MESSAGES_MAX: Final = 500
-# What is wrong with a message and not with the moment.
-_NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+# Not the message's fault either: somebody else stored or deleted something at the same time.
+_CROSSED: Final = (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError)
 
 
 class Writer:
@@ -232,7 +232,7 @@ class Writer:
                 if not self._is_sent:
                     if not is_last_try and connection is not None and _is_worth_another_try(error):
                         continue
-                    if len(writes) > 1 and isinstance(error, _NOT_TAKEN):
+                    if len(writes) > 1 and isinstance(error, NOT_TAKEN):
                         await self._store_apart(writes)
                     else:
                         self._refuse(writes, error, connected=connection is not None)
@@ -320,11 +320,14 @@ class Writer:
 
     def _refuse(self, writes: list[Write], error: BaseException, *, connected: bool) -> None:
         """Nothing of it was stored."""
-        if isinstance(error, Unregistered):
-            refusal: HoldfastError = Unavailable("the database forgot this broker; try again")
+        if isinstance(error, NOT_TAKEN) and not isinstance(error, _CROSSED):
+            refusal: HoldfastError = BadMessage(f"the database does not take it: {error}")
+        elif isinstance(error, Unregistered):
+            refusal = Unavailable("the database forgot this broker; try again")
         else:
             refusal = self._database.failed(error, connected=connected)
-        self.problem = refusal.message
+        if not isinstance(refusal, BadMessage):
+            self.problem = refusal.message
         for write in writes:
             write.refuse(refusal)
 

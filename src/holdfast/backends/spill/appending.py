@@ -102,7 +102,7 @@ class Room:
         self.look()
         if self.free_bytes - size < self.free_bytes_min:
             raise DiskFull(
-                f"the store is away and the spill has no room left: {self.free_bytes} bytes are free in "
+                f"the store cannot have it now, and the spill has no room left: {self.free_bytes} bytes are free in "
                 f"{self._directory.path}, {self.free_bytes_min} stay free; nothing of this was kept"
             )
 
@@ -125,7 +125,7 @@ class Appender:
         self.waiting_bytes = 0
         self.failure: HoldfastError | None = None
         self._directory = directory
-        self._kind = kind
+        self.kind = kind
         self._events_per_file = events_per_file
         self._room = room
         self._is_synced = is_synced
@@ -283,7 +283,7 @@ class Appender:
             self._undo(current)
             if error.errno in _FULL:
                 raise DiskFull(
-                    f"the store is away and the disk of the spill is full ({self._directory.path}); "
+                    f"the store cannot have it now, and the disk of the spill is full ({self._directory.path}); "
                     "nothing of this was kept"
                 ) from error
             raise
@@ -303,7 +303,7 @@ class Appender:
         ):
             self._seal(current)
         if self._active is None:
-            file = self._directory.new_file(self._kind)
+            file = self._directory.new_file(self.kind)
             self._active = _Active(file, os.open(file.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
         active = self._active
         if active.fd not in current.touched:

@@ -3,7 +3,7 @@
 **Where a push goes.** To the backend, while that is healthy and nothing of the same partition waits in the spill; else
 to the spill. A push that was given to the backend and is refused, or not answered within the deadline, goes to the
 spill with all that are under way, in their order: none of them may be overtaken. From then on nothing is tried until
-the backend takes a write again, which is looked for every 100 ms.
+the backend takes a write again, which is looked for every 100 ms (`health`).
 
 **Nothing is stored twice.** A push whose fate is not known is kept with a mark that tells later whether it was stored.
 A backend that has no such marks gets messages with ids only.
@@ -25,13 +25,15 @@ from typing import Final, TypeVar
 
 import structlog
 
-from holdfast.backends.spill import events, files, pushes
+from holdfast.backends.spill import events, files, held, pushes
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill.health import Health
 from holdfast.backends.spill.keeping import Keeping
 from holdfast.backends.spill.last_lap import LastLap
 from holdfast.backends.spill.losable import Losable
+from holdfast.backends.spill.new_topics import NewTopics
 from holdfast.backends.spill.pacing import Pacing
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.replay import TROUBLE, Replayer, ReplaySettings
@@ -46,14 +48,11 @@ from holdfast.broker.backend import Backend
 from holdfast.broker.passing import PassingBackend
 from holdfast.model import names
 from holdfast.model.errors import (
-    BadTopicName,
     DataDirectoryError,
     ShuttingDown,
-    TooManyTopics,
     Unavailable,
 )
 from holdfast.model.ids import NO_OFFSET, PartitionId, TimestampMs, TopicName
-from holdfast.model.limits import TOPICS_MAX
 from holdfast.model.messages import BatchPublished
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import Topic, TopicConfig
@@ -67,8 +66,6 @@ T = TypeVar("T")
 # Publishers were there so short a time ago that they are still there.
 _BUSY_S: Final = 1.0
 _LOOK_AT_ROOM_S: Final = 1.0
-# So often it is said how much waits, while the store is away.
-_GROWTH_S: Final = 10.0
 
 
 class SpillBackend(PassingBackend):
@@ -81,14 +78,13 @@ class SpillBackend(PassingBackend):
         self.stats = SpillStats()
         self.deadline = AdaptiveDeadline(settings.deadline_ms_min / 1000, settings.deadline_ms_max / 1000)
         self.waiting = Waiting()
-        self.is_healthy = True
         self.directory = SpillDirectory.open(settings.directory)
         self.room = Room(self.directory, settings.free_bytes_min)
         self._target = target
         self._settings = settings
         self._now_ms = now_ms
         self._ensure_topic: Callable[[TopicName], Awaitable[object]] = self._create_plain
-        self._pacing = Pacing(lambda: self.deadline.seconds)
+        self._pacing = Pacing(settings.deadline_ms_max / 1000)
         self._last_lap = self._new_last_lap()
         self._appender = self._new_appender(files.FAILOVER, is_synced=True)
         self.replayer = self._new_replayer(self._appender, self.waiting, self._last_lap, keeps_time=True)
@@ -99,26 +95,38 @@ class SpillBackend(PassingBackend):
             self.stats,
             now_ms=now_ms,
             on_first=self._announce_first,
-            is_paced=lambda: self.is_healthy,
+        )
+        self.health = Health(
+            target,
+            self.deadline,
+            self.stats,
+            pending=lambda: self.pending,
+            on_away=self._let_all_go,
+            pause_s=settings.flush_ms / 1000,
+            pause_s_max=settings.retry_interval_s,
         )
         self._stuck = Stuck(settings.directory, self.replayer)
         self.replayer.on_read = self._stuck.is_over
-        self.replayer.on_stored = self._pacing.stored
+        self.replayer.on_stored = self._on_stored
         self._losable_appender = self._new_appender(files.QOS0, is_synced=False)
         # Nobody queues behind what may be lost, so nobody waits for the last of it either.
+        self._losable_waiting = Waiting()
         self._losable_replayer = self._new_replayer(
-            self._losable_appender, Waiting(), self._new_last_lap(), keeps_time=False
+            self._losable_appender, self._losable_waiting, self._new_last_lap(), keeps_time=False
         )
+        self._losable_replayer.on_stored = lambda count: self.health.recovered()
         self.losable = Losable(self._losable_appender, self.stats, self._forward_losable, now_ms)
         self._attempts = Attempts(target, self.deadline, self.stats, on_trouble=self._give_up, keep=self._keep)
-        # Topics that were published to while nobody could say whether they exist.
-        self._provisional: set[TopicName] = set()
         self._remembered = TopicMemory(settings.directory)
+        self._new_topics = NewTopics(
+            inner,
+            self._remembered,
+            auto_create=settings.auto_create,
+            is_away=lambda: not self.health.is_reached,
+            now_ms=now_ms,
+        )
         self._pushed_s = float("-inf")
-        self._told_growth_s = float("-inf")
         self._looked_s = 0.0
-        self._reason = ""
-        self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
 
     def _new_appender(self, kind: str, *, is_synced: bool) -> Appender:
@@ -169,9 +177,10 @@ class SpillBackend(PassingBackend):
         """Go on with what an earlier broker left. The backend may be away."""
         problem = self.inner.problem()
         if problem is not None:
-            self._fall_back(problem)
+            self.health.fell_back(problem)
         # Before the first file of this broker is begun: what is half written now was left by another.
         try:
+            await asyncio.to_thread(held.put_back_ready, self.directory.path)
             found = await asyncio.to_thread(self.directory.recover)
         except OSError as error:
             self.directory.close()
@@ -184,7 +193,6 @@ class SpillBackend(PassingBackend):
 
     async def stop(self) -> None:
         """Make what waits durable; it is stored at the next start, as far as it is not by now."""
-        self._is_stopping = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -200,21 +208,13 @@ class SpillBackend(PassingBackend):
         self.directory.close()
 
     async def _run(self, found: Sequence[SpillFile]) -> None:
-        try:
-            self.stats.failed_events += await asyncio.to_thread(files.count_failed, self.directory.path)
-            await self._losable_replayer.look_at([file for file in found if file.kind == files.QOS0])
-            await self.replayer.look_at([file for file in found if file.kind == files.FAILOVER])
-        except OSError as error:
-            # Files that cannot be read must not be overtaken: everything goes behind them until somebody looks.
-            log.critical("spill_unreadable", directory=str(self.directory.path), problem=str(error))
-            self._stuck.let_others_go_on()
-            return
         while True:
             self.losable.flush(is_healthy=self.is_healthy)
             try:
-                if not self.is_healthy:
-                    await self._look()
-                if self.is_healthy:
+                if not self.waiting.is_known:
+                    await self._take_stock(found)
+                await self.health.look()
+                if self.health.is_reached:
                     await self._replay()
                 await self._remembered.write()
                 if time.monotonic() - self._looked_s > _LOOK_AT_ROOM_S:
@@ -227,39 +227,54 @@ class SpillBackend(PassingBackend):
             except Exception:
                 # A bug of ours: what is kept stays kept, everything queues behind it, and somebody reads of it.
                 log.exception("spill_replay_bug")
-            self._tell_growth()
+            self.health.tell_growth(self.room.free_bytes)
             await asyncio.sleep(self._settings.flush_ms / 1000)
 
-    async def _replay(self) -> None:
+    async def _take_stock(self, found: Sequence[SpillFile]) -> None:
+        """Count what an earlier broker left. What cannot be read must not be overtaken: all queue until it can be."""
         try:
-            await self.replayer.run_once()
+            failed = await asyncio.to_thread(files.count_failed, self.directory.path)
+            if not self._losable_waiting.is_known:
+                await self._losable_replayer.look_at([file for file in found if file.kind == files.QOS0])
+            await self.replayer.look_at([file for file in found if file.kind == files.FAILOVER])
         except OSError as error:
             self._stuck.goes_on(error)
             return
+        self.stats.failed_events += failed
         self._stuck.is_over()
-        if self.replayer.is_drained:
-            self._pacing.release()
-        await self._losable_replayer.run_once()
 
-    def _tell_growth(self) -> None:
-        """Now and then while the store is away; files come too often for a line each."""
-        if not self.is_healthy and time.monotonic() - self._told_growth_s > _GROWTH_S:
-            self._told_growth_s = time.monotonic()
-            log.info("spill_grows", pending=self.pending, free_bytes=self.room.free_bytes, problem=self._reason)
-
-    async def _look(self) -> None:
-        """Whether the backend takes writes again, as fast as pushes need it."""
-        await self._target.reach()
+    async def _replay(self) -> None:
+        """Store what waits. As soon as some of it is stored, or none is there, the store has passed its trial."""
         try:
-            async with asyncio.timeout(self.deadline.seconds):
-                await self._target.probe()
-        except TimeoutError:
-            return
-        self.is_healthy = True
-        self._provisional.clear()
-        log.info("spill_store_recovered", pending=self.pending)
+            if self.waiting.is_known:
+                await self.replayer.run_once()
+                self._stuck.is_over()
+        except OSError as error:
+            self._stuck.goes_on(error)
+        else:
+            await self._losable_replayer.run_once()
+        finally:
+            # It is empty, or not emptied any more for now.
+            self._pacing.release()
+        self.health.recovered(is_proven=not self.replayer.is_held_up)
+        if self.replayer.is_drained:
+            self._new_topics.clear()
+
+    def _on_stored(self, count: int) -> None:
+        self.health.recovered()
+        self._pacing.stored(count)
+
+    def _let_all_go(self) -> None:
+        """The store is away: those who wait for it go on, before anybody who comes later."""
+        self._last_lap.end()
+        self._pacing.release()
 
     # --- words ------------------------------------------------------------------------------------
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether pushes go to the backend."""
+        return self.health.is_well
 
     @property
     def pending(self) -> int:
@@ -315,7 +330,7 @@ class SpillBackend(PassingBackend):
     ) -> asyncio.Future[BatchPublished]:
         """To the backend, or into the spill."""
         if not self.is_healthy or self.waiting.is_waiting(partition):
-            return self._keep(partition, batch)
+            return self._keep(partition, batch, since_s=since_s)
         self._pushed_s = time.monotonic()
         mark = self._target.mark(partition)
         try:
@@ -324,13 +339,13 @@ class SpillBackend(PassingBackend):
             raise
         except Unavailable as error:
             self._give_up(error.message)
-            return self._keep(partition, batch)
+            return self._keep(partition, batch, since_s=since_s)
         return self._attempts.wait_for(future, partition, batch, mark, since_s)
 
     def _forward_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """What the broker stores for transactions. Raises `Unavailable` where it would have to be kept."""
         if not self.is_healthy:
-            raise Unavailable(f"the store is away, and transactions wait for it: {self._reason}; try again later")
+            raise Unavailable(f"the store is away, and transactions wait for it: {self.health.reason}; try again later")
         if not names.is_internal(partition.topic) and self.waiting.is_waiting(partition):
             raise Unavailable(f"{partition} has messages in the spill, which transactions do not overtake; try again")
         return self.inner.forward(partition, batch, has_ids=True)
@@ -339,36 +354,24 @@ class SpillBackend(PassingBackend):
         """Acknowledge a push that may be lost (qos 0) before it is anywhere but in memory. Raises `Unavailable`."""
         if self._target.needs_ids:
             batch = events.with_ids(batch)
-        return self.losable.push(partition, batch, is_chosen=partition.topic not in self._provisional)
+        return self.losable.push(partition, batch, is_chosen=self._new_topics.is_known(partition.topic))
 
     def _forward_losable(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         return self.forward(partition, batch, has_ids=self._target.needs_ids)
 
     def _give_up(self, reason: str) -> None:
         """The backend is in trouble: what it has not answered is kept here, in order."""
-        self._fall_back(reason)
+        self.health.fell_back(reason)
         self._attempts.give_up()
 
-    def _fall_back(self, reason: str) -> None:
-        if self.is_healthy:
-            self.is_healthy = False
-            self.stats.outages += 1
-            log.warning("spill_began", problem=reason, hint="pushes are kept on this broker's disk until it is back")
-            self._told_growth_s = time.monotonic()
-            # Before anybody who comes later.
-            self._last_lap.end()
-            self._pacing.release()
-        elif reason != self._reason:
-            log.info("spill_goes_on", problem=reason, pending=self.pending)
-        self._reason = reason
-
     def _keep(
-        self, partition: PartitionId, batch: bytearray, mark: str | None = None
+        self, partition: PartitionId, batch: bytearray, mark: str | None = None, since_s: float | None = None
     ) -> asyncio.Future[BatchPublished]:
         """Have a batch on the disk; done once it is. Raises `Unavailable`, and fails with it."""
-        is_chosen = partition.topic not in self._provisional
+        is_chosen = self._new_topics.is_known(partition.topic)
         lines, count = events.lines_of(partition, batch, self._keeping.at_ms(), is_chosen=is_chosen, tried=mark)
-        kept = self._keeping.keep(lines, {partition if is_chosen else PartitionId(partition.topic, ANY): count})
+        place = partition if is_chosen else PartitionId(partition.topic, ANY)
+        kept = self._keeping.keep(lines, {place: count}, since_s)
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
         results.then(kept, promise, lambda _: results.regular(partition.number, NO_OFFSET, count))
         return promise
@@ -385,7 +388,7 @@ class SpillBackend(PassingBackend):
             return None
         chosen: dict[str, int | None] = dict(numbers)
         counts = Counter(map(numbers.__getitem__, pushed.names))
-        if topic.name in self._provisional:
+        if not self._new_topics.is_known(topic.name):
             chosen = dict.fromkeys(numbers)
             counts, places = Counter({ANY: len(pushed.names)}), {ANY: PartitionId(topic.name, ANY)}
         at_ms = self._keeping.at_ms()
@@ -396,23 +399,7 @@ class SpillBackend(PassingBackend):
 
     def topic(self, name: TopicName) -> Topic | None:
         """While nobody can say which topics there are, one that may be created by use is taken to be there."""
-        try:
-            known = self.inner.topic(name)
-        except Unavailable:
-            known = self._remembered.topic(name)
-            if known is None and not self._settings.auto_create:
-                raise
-        if known is not None or self.is_healthy or not self._settings.auto_create:
-            return known
-        try:
-            checked = names.topic_name(name)
-        except BadTopicName:
-            return None
-        if checked not in self._provisional:
-            if len(self._provisional) + len(self.inner.topics()) >= TOPICS_MAX:
-                raise TooManyTopics(f"there are {TOPICS_MAX} topics already; delete one first")
-            self._provisional.add(checked)
-        return Topic(name=checked, config=TopicConfig(), created_ms=self._now_ms())
+        return self._new_topics.topic(name)
 
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
         """In time, or not at all: whoever publishes to a new topic waits for it."""
@@ -423,13 +410,14 @@ class SpillBackend(PassingBackend):
         await self._in_time(self.inner.catch_up_cursors)
 
     async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T:
-        if not self.is_healthy:
-            raise Unavailable(f"the store is away: {self._reason}")
+        if not self.health.is_reached:
+            raise Unavailable(f"the store is away: {self.health.reason}")
         limit_s = self.deadline.seconds
         try:
             async with asyncio.timeout(limit_s):
                 return await ask()
         except TimeoutError:
+            self.deadline.missed()
             self._give_up(f"it did not answer within {limit_s * 1000:.0f} ms")
             raise Unavailable(f"the store did not answer within {limit_s * 1000:.0f} ms; try again") from None
         except Unavailable as error:

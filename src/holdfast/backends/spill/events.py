@@ -38,9 +38,8 @@ from holdfast.backends.spill import fields, pushes, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch
-from holdfast.wire.push_batch import PushedBatch, headers_of
+from holdfast.wire.push_batch import DEFAULT_PARTITION, PushedBatch, headers_of
 
-_DEFAULT_PARTITION: Final = "Default"
 _EMPTY: Final = Raw(b"")
 
 
@@ -82,8 +81,8 @@ class Event(Struct, gc=False, omit_defaults=True, kw_only=True):
         return NewMessage(value=self.value, key=key, id=self.id, headers=list(map(_header, self.headers or ())))
 
 
-def message_of(record: record_batch.Record, message_id: str) -> NewMessage:
-    """A record with another id."""
+def message_of(record: record_batch.Record, message_id: str | None) -> NewMessage:
+    """A record with this id, whatever it had."""
     headers = [pair for pair in record.headers if pair[0] != record_batch.ID_HEADER]
     return NewMessage(value=record.value, key=record.key, id=message_id, headers=headers)
 
@@ -133,7 +132,7 @@ def _begin(topic: TopicName, number: int | None, time_ms: int, at_ms: int, tried
     place = "null" if number is None else str(number)
     mark = "" if tried is None else f',"tried":{fields.encode(tried).decode()}'
     return (
-        f'{{"queue":"{topic}","partition":"{_DEFAULT_PARTITION}","transaction_id":"","trace_id":"","namespace":"",'
+        f'{{"queue":"{topic}","partition":"{DEFAULT_PARTITION}","transaction_id":"","trace_id":"","namespace":"",'
         f'"task":"","number":{place},"time":{time_ms},"at":{at_ms}{mark},'
     ).encode()
 
@@ -148,7 +147,7 @@ def _full_lines(
         key = None if record.key is None else _text(record.key)
         event = Event(
             queue=topic,
-            partition=_DEFAULT_PARTITION if key is None else key,
+            partition=DEFAULT_PARTITION if key is None else key,
             transaction_id=text_headers.get("transaction-id", ""),
             trace_id=text_headers.get("trace-id", ""),
             namespace=text_headers.get("namespace", ""),

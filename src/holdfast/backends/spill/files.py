@@ -8,6 +8,7 @@
     failover_<UUIDv7>.buf          complete: will be stored and then deleted, the lowest name first
     qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
     failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
+    failed/<name>.ready            lines on their way back from there (`held`)
 
 A `.buf` holds one line for each message (`events`). Names rise, also where the clock of the machine goes back. Anything
 else in the directory is left alone.
@@ -24,7 +25,8 @@ else in the directory is left alone.
   `.progress` beside it has (`ports`).
 - *Killed between the last line and the delete*, or before the delete is on the disk: the store says that all lines are
   stored; the file is deleted. What the store knows of a file goes after the file is gone for good.
-- *A line that is damaged* goes to `failed` with the reason, and the ones behind it are stored: only it is lost.
+- *A line that is damaged* goes to `failed` with the reason, and the ones behind it are stored: only it is lost. So does
+  what is behind the last line break of a complete file.
 - *Killed while a line goes to `failed`*: that is noted, by the line's number, before the line counts as done; a second
   time it is recognised.
 - *Disk full*: what was begun is cut off again, and the publishers concerned are refused with `disk_full`.
@@ -38,6 +40,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -129,6 +132,13 @@ class SpillDirectory:
         self._last_id = max(uuid_utils.uuid7().int, self._last_id + 1)
         made = UUID(int=self._last_id)
         return SpillFile(kind, made, self.path / f"{kind}_{made}.buf.tmp")
+
+    def file_before(self, path: Path) -> SpillFile:
+        """The name of a complete file that is stored before one of that name, and before all that came later."""
+        match = _NAME.match(path.name)
+        assert match is not None, "it is listed"
+        made = UUID(int=UUID(match[2]).int - 1 - secrets.randbelow(1 << 32))
+        return SpillFile(match[1], made, self.path / f"{match[1]}_{made}.buf")
 
     def recover(self) -> list[SpillFile]:
         """Complete what a crash left, and list all that is to be stored. Raises `OSError`."""
@@ -252,6 +262,13 @@ def _piece(file: BinaryIO, position: int) -> bytes:
             return b""
         data += more
     return data[: data.rfind(b"\n") + 1]
+
+
+def rest(path: Path, position: int) -> bytes:
+    """Everything from a place on."""
+    with path.open("rb") as file:
+        file.seek(position)
+        return file.read()
 
 
 def pieces(file: SpillFile) -> Iterator[bytes]:

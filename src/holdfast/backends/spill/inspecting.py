@@ -98,6 +98,9 @@ def _examined(file: SpillFile, queues: Counter[str]) -> FileReport:
             times += (min(event.at for event in present), max(event.at for event in present))
         lines += len(read)
         position += len(data)
+    if file.is_complete and file.path.stat().st_size > position:
+        lines += 1
+        bad.append(f"line {lines}: the file ends within it")
     return FileReport(
         file=file.path.name,
         is_complete=file.is_complete,
@@ -127,7 +130,9 @@ def exported_failed(path: Path) -> Iterator[bytes]:
 
 
 def requeue(directory: SpillDirectory) -> int:
-    """Put the lines of `failed` that can be read behind all others; how many they are. Raises `OSError`.
+    """Put the lines of `failed` that can be read in front of all others; how many they are. Raises `OSError`.
+
+    They are older than what waits, and what waits of their topics must not overtake them.
 
     The new file is durable before the lines go from `failed`: a crash between leaves them in both, to be stored twice
     at worst, and never in neither.
@@ -138,7 +143,7 @@ def requeue(directory: SpillDirectory) -> int:
         again = [line.event.encode() for line in noted if line.event is not None and _is_good(line.event)]
         if not again:
             continue
-        file = files.completed(directory.new_file(files.FAILOVER))
+        file = directory.file_before(path)
         write_file(file.path, b"".join(line + b"\n" for line in again))
         sync_directory(directory.path)
         left = [line for line in noted if line.event is None or not _is_good(line.event)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 
 from holdfast.backends.spill.appending import Appender
@@ -15,7 +16,7 @@ from holdfast.model.ids import PartitionId, TimestampMs
 
 
 class Keeping:
-    """`on_first` is told the time of the first message that waits, `is_paced` whether the spill is being emptied."""
+    """`on_first` is told the time of the first message that waits."""
 
     def __init__(
         self,
@@ -26,7 +27,6 @@ class Keeping:
         *,
         now_ms: Callable[[], TimestampMs],
         on_first: Callable[[int], None],
-        is_paced: Callable[[], bool],
     ) -> None:
         self._appender = appender
         self._waiting = waiting
@@ -34,7 +34,6 @@ class Keeping:
         self._stats = stats
         self._now_ms = now_ms
         self._on_first = on_first
-        self._is_paced = is_paced
         self._at_ms = 0
 
     def at_ms(self) -> int:
@@ -42,9 +41,15 @@ class Keeping:
         self._at_ms = max(self._at_ms, self._now_ms())
         return self._at_ms
 
-    def keep(self, lines: bytes, counts: Mapping[PartitionId, int]) -> asyncio.Future[int]:
-        """Have lines on the disk, so many of each partition; done once they are, with their bytes."""
-        total = sum(counts.values())
+    def keep(
+        self, lines: bytes, counts: Mapping[PartitionId, int], since_s: float | None = None
+    ) -> asyncio.Future[int]:
+        """Have lines on the disk, so many of each partition; done once they are, with their bytes.
+
+        `since_s` is since when somebody waits for that, where it is not only now.
+        """
+        total, size_bytes = sum(counts.values()), len(lines)
+        began_s = time.monotonic() if since_s is None else since_s
         try:
             written = self._appender.append(lines, total)
         except HoldfastError:
@@ -65,15 +70,12 @@ class Keeping:
                 results.refuse(promise, error)
                 return
             self._stats.spilled_events += total
-            self._stats.spilled_bytes += len(lines)
-            if self._is_paced():
-                self._pacing.answer(total, answer)
-            else:
-                answer()
+            self._stats.spilled_bytes += size_bytes
+            self._pacing.answer(total, began_s, answer)
 
         def answer() -> None:
             if not promise.done():
-                promise.set_result(len(lines))
+                promise.set_result(size_bytes)
 
         written.add_done_callback(settle)
         return promise

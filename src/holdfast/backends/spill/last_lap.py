@@ -93,11 +93,9 @@ class LastLap:
         self.is_on = False
         held, self._held, self._size_bytes = self._held, [], 0
         self._partitions.clear()
-        # Half of what a push may take, at the least: the backend has done nothing wrong yet.
-        latest_s = time.monotonic() - self._limit_s() / 2
         for partition, batch, has_ids, since_s, promise in held:
             try:
-                given = self._give(partition, batch, has_ids, max(since_s, latest_s))
+                given = self._give(partition, batch, has_ids, since_s)
             except Exception as error:  # noqa: BLE001 - told to whoever waits; the others are not to wait for ever
                 results.refuse(promise, error)
             else:

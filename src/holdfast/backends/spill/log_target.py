@@ -21,13 +21,14 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.backends.spill.events import message_of
 from holdfast.backends.spill.files import FAILOVER
 from holdfast.backends.spill.ports import Batch
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import CallerError, OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB
-from holdfast.model.messages import BatchPublished, NewMessage
+from holdfast.model.messages import BatchPublished
 from holdfast.storage.durable import replace_file, sync_directory
 from holdfast.wire import batch_builder, push_batch, record_batch
 
@@ -132,7 +133,8 @@ class LogTarget:
                 left.append((partition, batch))
             elif fresh:
                 time_ms = record_batch.header(batch).base_timestamp_ms
-                left.append((partition, batch_builder.build_batch(list(map(_message, fresh)), time_ms)))
+                messages = [message_of(record, record_batch.record_id(record)) for record in fresh]
+                left.append((partition, batch_builder.build_batch(messages, time_ms)))
         return left
 
     async def _ids_from(self, partition: PartitionId, offset: Offset, wanted: set[str]) -> set[str]:
@@ -182,8 +184,3 @@ def _open_ends(progress: Progress) -> dict[str, int]:
 def _partition(text: str) -> PartitionId:
     topic, _, number = text.rpartition("/")
     return PartitionId(TopicName(topic), int(number))
-
-
-def _message(record: record_batch.Record) -> NewMessage:
-    headers = [pair for pair in record.headers if pair[0] != record_batch.ID_HEADER]
-    return NewMessage(value=record.value, key=record.key, id=record_batch.record_id(record), headers=headers)

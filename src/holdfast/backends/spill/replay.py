@@ -16,19 +16,21 @@ from uuid import UUID
 
 import structlog
 
-from holdfast.backends.spill import batches, events, files, stretches
+from holdfast.backends.spill import batches, files, stretches
 from holdfast.backends.spill.appending import Appender, CompletedFile
 from holdfast.backends.spill.batches import place_of
-from holdfast.backends.spill.events import BadLine, Event
+from holdfast.backends.spill.events import Event
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill.held import HeldTopics
 from holdfast.backends.spill.last_lap import LAP_EVENTS_MAX, LastLap
 from holdfast.backends.spill.ports import Target
-from holdfast.backends.spill.refusing import PAUSE_S, TRIES_MAX, Refusals, in_words
+from holdfast.backends.spill.refusing import PAUSE_S, TRIES_MAX, Refusals
+from holdfast.backends.spill.setting_aside import SetAside
 from holdfast.backends.spill.stats import SpillStats
-from holdfast.backends.spill.stretches import Reader, Stretch, counts_of, tried_of
+from holdfast.backends.spill.stretches import Reader, Stretch, counted, counted_between, counts_of, tried_of
 from holdfast.backends.spill.telling import Teller
 from holdfast.backends.spill.waiting import Waiting
-from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, Unavailable
+from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, TooManyTopics, Unavailable
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.topics import Topic
 
@@ -37,6 +39,8 @@ log = structlog.get_logger("holdfast.spill")
 # One step. Fewer while publishers want the store, too: what they wait for is not kept waiting for long.
 _STEP_EVENTS_MAX: Final = 10_000
 _STEP_EVENTS_BESIDE_TRAFFIC: Final = 5_000
+# A step that took longer is not made larger: the store cuts off what takes too long, and then nothing of it is stored.
+_STEP_S_MAX: Final = 0.5
 # Of the time a step takes, so much is left to publishers afterwards.
 _PAUSE_SHARE: Final = 0.2
 # So many files are deleted before that is made durable and the store forgets them.
@@ -70,7 +74,7 @@ class Replayer:
         keeps_time: bool = True,
     ) -> None:
         self.pending_files: deque[CompletedFile] = deque()
-        # Called when something could be read, and with how many messages do not wait any more.
+        # Called when something could be read, and with how many messages were stored.
         self.on_read: Callable[[], None] = lambda: None
         self.on_stored: Callable[[int], None] = lambda count: None
         self.is_replaying = False
@@ -81,7 +85,9 @@ class Replayer:
         self._stats = stats
         self._settings = settings
         self._topic = topic
+        self._set_aside = SetAside(directory, stats)
         self._refusals = Refusals(ensure_topic, settings.retry_s)
+        self._held = HeldTopics(directory, appender.kind, waiting, stats, self._refusals, settings.retry_s)
         self._is_busy = is_busy
         self._last_lap = last_lap
         self._teller = Teller()
@@ -94,6 +100,8 @@ class Replayer:
         # Stretches that the store refuses are halved until the line is found.
         self._step_max = _STEP_EVENTS_MAX
         self._tries = 0
+        # The time of the message that comes next, where it was too new to be stored yet.
+        self._held_up_ms: int | None = None
         # Up to which line of the current file messages do not count as waiting any more.
         self._passed_until: tuple[SpillFile | None, int] = None, 0
         self._gone: list[UUID] = []
@@ -112,19 +120,34 @@ class Replayer:
         return self._appender.is_idle and not self.pending_files
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether others' older messages are waited for."""
+        return self._held_up_ms is not None
+
+    @property
     def pending_events(self) -> int:
         return self._waiting.total
 
     # --- what an earlier broker left --------------------------------------------------------------------
 
     async def look_at(self, found: Sequence[SpillFile]) -> None:
-        """Count what there is, by partition, so that it is known what has to queue. Raises `OSError`."""
+        """Count what there is, by partition, so that it is known what has to queue.
+
+        Raises `OSError`: then nothing is counted, and it can be called again.
+        """
         old: list[CompletedFile] = []
+        self._waiting.held = await asyncio.to_thread(self._held.found)
+        counts: Counter[PartitionId] = Counter()
         for file in found:
-            counts, count = await asyncio.to_thread(_counted, file)
-            old.append(CompletedFile(file, count, file.path.stat().st_size))
-            for partition, of_partition in counts.items():
-                self._waiting.add(partition, of_partition)
+            try:
+                counts_of_file, lines = await asyncio.to_thread(counted, file)
+                old.append(CompletedFile(file, lines, file.path.stat().st_size))
+            except FileNotFoundError:
+                self._tell_gone(CompletedFile(file, 0, 0))
+            else:
+                counts.update(counts_of_file)
+        for partition, count in counts.items():
+            self._waiting.add(partition, count)
         self.pending_files.extendleft(reversed(old))
         self._waiting.is_known = True
         if old:
@@ -140,6 +163,11 @@ class Replayer:
             if not self.pending_files and self._appender.active_events:
                 await self._complete_active()
                 if self._appender.failure is not None:
+                    self.announce()
+            # Not in the middle of a file: what of it is stored is known of one file at a time.
+            if not self.pending_files or self._passed_until[0] != self.pending_files[0].file:
+                for held in await self._held.brought_back(self._topic):
+                    self.pending_files.appendleft(held)
                     self.announce()
             while self.pending_files:
                 self.is_replaying = True
@@ -174,6 +202,13 @@ class Replayer:
 
     def _without(self, current: CompletedFile) -> bool:
         """Go on without a file that somebody took away. Raises `FileNotFoundError` where it is the whole directory."""
+        self._tell_gone(current)
+        self._held_up_ms = None
+        self.pending_files.popleft()
+        self.announce()
+        return True
+
+    def _tell_gone(self, current: CompletedFile) -> None:
         if current.file.path.exists() or not self._directory.is_there:
             raise FileNotFoundError(f"{current.file.path} cannot be read")
         log.critical(
@@ -183,12 +218,11 @@ class Replayer:
             hint="somebody removed it while this broker ran: its messages are not stored; put it back and restart, "
             "and they are",
         )
-        self.pending_files.popleft()
-        self.announce()
-        return True
 
     async def _replay_file(self, current: CompletedFile) -> bool:
         """Whether all of a file is stored; it is deleted then."""
+        if self._held_up_ms is not None and await self._is_held_up(self._held_up_ms, await self._target.horizon_ms()):
+            return False
         file = current.file
         done = await self._target.progress(file.id)
         await self._pass_stored(file, done)
@@ -197,11 +231,12 @@ class Replayer:
         while position < current.size_bytes:
             waiting, bad, size = await self.reader.piece(file, position)
             if not waiting:
-                break  # a last line that never ends
+                await self._set_aside.rest(file, position, done)
+                break
             self.on_read()
             position += size
             self._read_ahead(current, position)
-            await self._note_failed(file, [each._replace(place=done + each.place) for each in bad])
+            await self._set_aside.bad(file, [each._replace(place=done + each.place) for each in bad])
             while waiting:
                 stretch = stretches.next_of(waiting, self._step_events())
                 allowed = await self._allowed(stretch.events)
@@ -255,11 +290,18 @@ class Replayer:
         newest = read[-1]
         if newest is not None and newest.at <= horizon_ms:
             return len(read)  # times rise within a file
-        late = (place for place, event in enumerate(read) if event is not None and event.at > horizon_ms)
-        allowed = next(late, len(read))
-        if not allowed and self._teller.is_worth_a_word():
-            self._teller.held_up(await self._target.held_up_by())
+        late = ((place, event.at) for place, event in enumerate(read) if event is not None and event.at > horizon_ms)
+        allowed, at_ms = next(late, (len(read), None))
+        if not allowed and at_ms is not None:
+            await self._is_held_up(at_ms, horizon_ms)
         return allowed
+
+    async def _is_held_up(self, at_ms: int, horizon_ms: float) -> bool:
+        """Whether a message has to wait for others' older ones; known before it is read again and again."""
+        self._held_up_ms = at_ms if at_ms > horizon_ms else None
+        if self.is_held_up and self._teller.is_worth_a_word():
+            self._teller.held_up(await self._target.held_up_by())
+        return self.is_held_up
 
     async def _step(self, file: SpillFile, done: int, stretch: Stretch) -> bool:
         """Store a stretch; false where it has to be tried again, smaller."""
@@ -270,18 +312,28 @@ class Replayer:
         try:
             is_as_it_was, refused = await self._prepare(fresh)
             if refused:
-                fresh = await self._set_aside(file, done, stretch.events, fresh, refused)
+                await self._set_aside.of_topics(file, done, stretch.events, fresh, refused)
+                for queue, error in refused.items():
+                    if isinstance(error, TooManyTopics):
+                        self._held.hold(TopicName(queue))
+                fresh = [event for event in fresh if event.queue not in refused]
             made = stretch.batches if is_as_it_was and not refused else None
             if made is None:
                 made = batches.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
             repeated = await self._target.store(file.id, done + len(stretch.events), made)
         except CallerError as error:
             return await self._refused(file, done, stretch.events, error)
+        except TROUBLE:
+            # It may be too much for the time a step has.
+            self._step_max = max(1, len(stretch.events) // 2)
+            raise
         self._tries = 0
-        self._step_max = min(_STEP_EVENTS_MAX, self._step_max * 2)
+        if time.monotonic() - began_s < _STEP_S_MAX:
+            self._step_max = min(_STEP_EVENTS_MAX, self._step_max * 2)
         self._stats.replayed_events += len(fresh) - repeated
         self._stats.already_stored_events += known + repeated
         self._passed(stretch.counts)
+        self.on_stored(len(present))
         rate = len(stretch.events) / max(1e-3, time.monotonic() - began_s)
         self._rate = rate if not self._rate else (3 * self._rate + rate) / 4
         if self._makes_room():
@@ -291,22 +343,22 @@ class Replayer:
     def _passed(self, counts: Counter[PartitionId]) -> None:
         for partition, count in counts.items():
             self._waiting.remove(partition, count)
-        self.on_stored(counts.total())
 
     async def _pass_stored(self, file: SpillFile, done: int) -> None:
-        """Lines that were stored by an earlier broker, or by a step whose answer was lost, wait no longer."""
-        begin = self._passed_until[1] if self._passed_until[0] == file else 0
-        position = await asyncio.to_thread(files.position_of_line, file.path, begin)
-        while begin < done:
-            read, size = await asyncio.to_thread(_read, file, position)
-            some = read[: done - begin]
-            self._passed(counts_of(event for event in some if event is not None))
-            if self._passed_until[0] == file:
-                self._stats.replayed_events += len(some)
-            begin += len(some)
-            position += size
-            if not read:
-                break
+        """Lines that were stored by an earlier broker, or by a step whose answer was lost, wait no longer.
+
+        And those wait again that a store lacks which took the place of the one before.
+        """
+        is_known = self._passed_until[0] == file
+        begin = self._passed_until[1] if is_known else 0
+        first, end = sorted((begin, done))
+        counts, lines = await asyncio.to_thread(counted_between, file, first, end)
+        if done < begin:
+            for partition, count in counts.items():
+                self._waiting.add(partition, count)
+        else:
+            self._passed(counts)
+            self._stats.replayed_events += lines if is_known else 0
         self._passed_until = file, done
 
     async def _not_stored(self, present: list[Event]) -> list[Event]:
@@ -328,33 +380,21 @@ class Replayer:
         places = set(map(place_of, fresh))
         refused: dict[str, CallerError] = {}
         for queue in {queue for queue, _ in places}:
-            if self._topic(TopicName(queue)) is None and (error := await self._refusals.made(queue)) is not None:
-                refused[queue] = error
+            if queue in self._waiting.held:
+                refused[queue] = TooManyTopics("it queues behind others of its topic, which could not be made")
+            elif self._topic(TopicName(queue)) is None:
+                error = await self._refusals.made(queue)
+                if error is not None:
+                    refused[queue] = error
+                elif self._topic(TopicName(queue)) is None:
+                    # Whoever makes topics takes one to be there while nobody can say.
+                    raise Unavailable(f"the store went away while topic {queue} was made")
         gone = {place for place in places if not self._is_there(*place)}
         for event in fresh if gone else ():
             if (event.queue, event.number) in gone:
                 event.number = None
         # A partition that was taken from a message in an earlier try is not in the batches that were made before.
         return not gone and all(number is not None for _, number in places), refused
-
-    async def _set_aside(
-        self,
-        file: SpillFile,
-        done: int,
-        stretch: Sequence[Event | None],
-        fresh: list[Event],
-        refused: dict[str, CallerError],
-    ) -> list[Event]:
-        """Note those of refused topics as failed, before they count as done; the others go on."""
-        aside = {id(event) for event in fresh if event.queue in refused}
-        lines = await asyncio.to_thread(files.lines, file.path, done, len(stretch))
-        bad = [
-            BadLine(done + place, lines[place], in_words(refused[event.queue]))
-            for place, event in enumerate(stretch)
-            if event is not None and id(event) in aside
-        ]
-        await self._note_failed(file, bad)
-        return [event for event in fresh if id(event) not in aside]
 
     def _is_there(self, queue: str, number: int | None) -> bool:
         topic = self._topic(TopicName(queue))
@@ -378,16 +418,12 @@ class Replayer:
             return False
         [event] = stretch
         assert event is not None, "what cannot be read is not stored"
-        [line] = await asyncio.to_thread(files.lines, file.path, done, 1)
-        await self._note_failed(file, [BadLine(done, line, in_words(error))])
+        await self._set_aside.one(file, done, error)
         await self._target.store(file.id, done + 1, [])
         self._tries = 0
         self._passed(counts_of([event]))
+        self.on_stored(1)
         return True
-
-    async def _note_failed(self, file: SpillFile, bad: list[BadLine]) -> None:
-        if bad:
-            self._stats.failed_events += await asyncio.to_thread(self._directory.note_failed, file, bad)
 
     # --- words ----------------------------------------------------------------------------------------
 
@@ -407,25 +443,6 @@ class Replayer:
         elif self._appender.is_idle or self._appender.failure is not None:
             # What is in a file that a failed disk holds is stored after a restart: nobody can wait for that.
             self._target.announce(None)
-
-
-def _read(file: SpillFile, position: int) -> tuple[list[Event | None], int]:
-    """Some lines of a file, and how many bytes they are."""
-    data = files.read_piece(file.path, position)
-    return events.events_of(data)[0], len(data)
-
-
-def _counted(file: SpillFile) -> tuple[Counter[PartitionId], int]:
-    """The events of a file by partition, and its lines."""
-    counts: Counter[PartitionId] = Counter()
-    position = lines = 0
-    while True:
-        read, size = _read(file, position)
-        if not size:
-            return counts, lines
-        lines += len(read)
-        position += size
-        counts.update(counts_of(event for event in read if event is not None))
 
 
 # What ends a round, to be tried again.

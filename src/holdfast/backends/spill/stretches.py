@@ -7,6 +7,7 @@ thread, and whoever else wants the loop, the connection to the store first of al
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -77,6 +78,26 @@ def counts_of(present: Iterable[Event]) -> Counter[PartitionId]:
             for (queue, number), count in counts.items()
         }
     )
+
+
+def counted(file: SpillFile) -> tuple[Counter[PartitionId], int]:
+    """The events of a file by partition, and its lines."""
+    return counted_between(file, 0, sys.maxsize)
+
+
+def counted_between(file: SpillFile, first: int, end: int) -> tuple[Counter[PartitionId], int]:
+    """The same of some lines, counted from 0."""
+    counts: Counter[PartitionId] = Counter()
+    position, lines = files.position_of_line(file.path, first), 0
+    while first + lines < end:
+        data = files.read_piece(file.path, position)
+        if not data:
+            break
+        read = events.events_of(data)[0][: end - first - lines]
+        counts.update(counts_of(event for event in read if event is not None))
+        lines += len(read)
+        position += len(data)
+    return counts, lines
 
 
 def next_of(stretches: Sequence[Stretch], events_max: int) -> Stretch:

@@ -47,7 +47,11 @@ class TopicMemory:
         """Raises `OSError`."""
         if self._is_changed:
             self._is_changed = False
-            await asyncio.to_thread(self._write, msgspec.json.encode(self._partitions))
+            try:
+                await asyncio.to_thread(self._write, msgspec.json.encode(self._partitions))
+            except OSError:
+                self._is_changed = True
+                raise
 
     def _write(self, content: bytes) -> None:
         replace_file(self._directory / "topics.json", content)

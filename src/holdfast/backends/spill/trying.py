@@ -15,7 +15,8 @@ from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Un
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
 
-Keep = Callable[[PartitionId, bytearray, str | None], asyncio.Future[BatchPublished]]
+# Partition, batch, the mark of what may have stored it, and since when somebody waits.
+Keep = Callable[[PartitionId, bytearray, str | None, float], asyncio.Future[BatchPublished]]
 
 
 class _Attempt(NamedTuple):
@@ -24,9 +25,10 @@ class _Attempt(NamedTuple):
     partition: PartitionId
     batch: bytearray
     mark: str | None
-    # Since when it is under way, and since when somebody waits for it.
+    # Since when it is under way, from when on its deadline counts, and since when somebody waits for it.
     given_s: float
     began_s: float
+    since_s: float
     future: asyncio.Future[BatchPublished]
     promise: asyncio.Future[BatchPublished]
 
@@ -65,16 +67,22 @@ class Attempts:
         partition: PartitionId,
         batch: bytearray,
         mark: str | None,
-        began_s: float | None = None,
+        since_s: float | None = None,
     ) -> asyncio.Future[BatchPublished]:
         """What becomes of a push that was just given to the backend, within the deadline, which began when it came."""
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
         now_s = time.monotonic()
-        began_s = now_s if began_s is None else began_s
-        self._under_way[future] = _Attempt(partition, batch, mark, now_s, began_s, future, promise)
+        since_s = now_s if since_s is None else since_s
+        # Half of what a push may take, at the least: the backend has done nothing wrong yet.
+        began_s = max(since_s, now_s - self._deadline.seconds / 2)
+        attempt = _Attempt(partition, batch, mark, now_s, began_s, since_s, future, promise)
+        self._under_way[future] = attempt
         future.add_done_callback(self._on_tried)
-        self._look_at(began_s + self._deadline.seconds)
+        self._look_at(self._due_s_of(attempt))
         return promise
+
+    def _due_s_of(self, attempt: _Attempt) -> float:
+        return min(attempt.began_s + self._deadline.seconds, attempt.since_s + self._deadline.ceiling_s)
 
     def _on_tried(self, future: asyncio.Future[BatchPublished]) -> None:
         attempt = self._under_way.get(future)
@@ -108,9 +116,11 @@ class Attempts:
     def _look(self) -> None:
         self._timer = None
         if self._under_way:
-            due_s = min(attempt.began_s for attempt in self._under_way.values()) + self._deadline.seconds
+            due_s = min(map(self._due_s_of, self._under_way.values()))
             if due_s <= time.monotonic():
-                self._on_trouble(f"it did not answer within {self._deadline.seconds * 1000:.0f} ms")
+                waited_ms = self._deadline.seconds * 1000
+                self._deadline.missed()
+                self._on_trouble(f"it did not answer within {waited_ms:.0f} ms")
             else:
                 self._look_at(due_s)
 
@@ -139,7 +149,7 @@ class Attempts:
         if mark is not None:
             self._stats.unknown_fates += 1
         try:
-            kept = self._keep(attempt.partition, attempt.batch, mark)
+            kept = self._keep(attempt.partition, attempt.batch, mark, attempt.since_s)
         except HoldfastError as error:
             results.refuse(attempt.promise, _after_a_try(error, mark))
             return

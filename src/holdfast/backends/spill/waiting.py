@@ -15,26 +15,26 @@ class Waiting:
 
     def __init__(self) -> None:
         self.is_known = False
+        self.total = 0
+        # Topics whose messages wait elsewhere than in files that are stored (`held`).
+        self.held: set[TopicName] = set()
         self._counts: Counter[PartitionId] = Counter()
-
-    @property
-    def total(self) -> int:
-        return self._counts.total()
 
     def is_waiting(self, partition: PartitionId) -> bool:
         if not self.is_known:
             return True
+        if partition.topic in self.held:
+            return True
         return bool(self._counts) and (partition in self._counts or PartitionId(partition.topic, ANY) in self._counts)
-
-    def topics(self) -> set[TopicName]:
-        return {partition.topic for partition in self._counts}
 
     def add(self, partition: PartitionId, count: int) -> None:
         self._counts[partition] += count
+        self.total += count
 
     def remove(self, partition: PartitionId, count: int) -> None:
         """They are stored, or will never be."""
         left = self._counts[partition] - count
+        self.total -= count + min(0, left)
         if left > 0:
             self._counts[partition] = left
         else:
@@ -43,3 +43,4 @@ class Waiting:
     def clear(self) -> None:
         """No file is left. Lines that were damaged after they were counted would keep their partitions waiting."""
         self._counts.clear()
+        self.total = 0

@@ -53,6 +53,8 @@ class PushLane:
         length = _LENGTH.search(data, 0, end + 2)
         if length is None or len(data) != end + len(_HEAD_END) + int(length[1]):
             return None
+        if int(length[1]) > self._services.budget.request_bytes_max:
+            return None
         # All but the length: it is the same for all requests of a client.
         head = data[: length.start(1)] + data[length.end(1) : end]
         is_usual = self._heads.get(head)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.publishing import PushedPart
-from holdfast.broker.results import spread
+from holdfast.broker.results import refuse, spread
 from holdfast.frontends.http.push_columns import BUFFERED, DUPLICATE, FAILED, QUEUED, Columns, Outcomes
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import MIB
@@ -79,7 +79,13 @@ class Pushes:
             self._push(queue, requests, may_be_lost=may_be_lost)
 
     def _push(self, queue: str, requests: list[_Waiting], *, may_be_lost: bool) -> None:
-        pushed = Columns.joined([each.columns for each in requests]).pushed()
+        try:
+            pushed = Columns.joined([each.columns for each in requests]).pushed()
+        except Exception as error:  # noqa: BLE001 - a bug: nobody may be left waiting for it
+            self._log("http_request_failed", operation="push", error=repr(error))
+            for each in requests:
+                refuse(each.done, error)
+            return
         parts: asyncio.Future[list[PushedPart]]
         try:
             parts = self._broker.publish_pushed(queue, pushed, may_be_lost=may_be_lost)
