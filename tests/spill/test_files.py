@@ -15,7 +15,7 @@ from holdfast.backends.spill import appending, events, files
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import PartitionId, TopicName
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling
+from tests.spill.stores import Spilling, until
 from tests.support.batches import values_batch
 from tests.support.mounts import small_disk
 from tests.support.postgres import Server
@@ -33,6 +33,7 @@ async def kept(server: Server, opened: Open) -> AsyncIterator[Spilling]:
     """A broker that knows topic t and whose database is away."""
     store = await opened(server.url)
     await store.create()
+    await until(lambda: store.spill.waiting.is_known)
     server.kill()
     await store.push(b"1", b"2")
     yield store

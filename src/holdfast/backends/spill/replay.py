@@ -136,7 +136,8 @@ class Replayer:
         Raises `OSError`: then nothing is counted, and it can be called again.
         """
         old: list[CompletedFile] = []
-        self._waiting.held = await asyncio.to_thread(self._held.found)
+        if files.failed_files(self._directory.path):
+            self._waiting.held = await asyncio.to_thread(self._held.found)
         counts: Counter[PartitionId] = Counter()
         for file in found:
             try:
