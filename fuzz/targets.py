@@ -35,7 +35,7 @@ def _answers(item: text.Item) -> int:
     """How many lines it stands for."""
     if isinstance(item, text.Publishes):
         return len(item.order)
-    return len(item.lines) if isinstance(item, text.Replication) else 1
+    return len(item.lines) if isinstance(item, text.Replication | text.PublishIds) else 1
 
 
 def text_lines(data: bytes) -> None:

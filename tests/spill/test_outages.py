@@ -61,8 +61,11 @@ async def out_of_connections(server: Server) -> AsyncIterator[None]:
             while True:
                 taken.append(await asyncpg.connect(server.url))
 
+    # Also those that are only just coming, and have not said yet who they are.
     while await taken[0].fetchval(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name LIKE 'holdfast%'"
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE backend_type = 'client backend' AND pid <> ALL ($1::integer[])",
+        [each.get_server_pid() for each in taken],
     ):
         await take_all()
     yield

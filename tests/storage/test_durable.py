@@ -66,6 +66,7 @@ def test_what_was_synced_beside_other_files_is_there_when_the_power_comes_back(t
 
 def _write_until_the_power_fails(disk: PowerDisk, after_s: float) -> list[int]:
     synced = [0] * _FILES
+    began = threading.Barrier(_FILES + 1, timeout=30)
 
     def write(number: int) -> None:
         sizes = dice(f"file {number}")
@@ -75,6 +76,8 @@ def _write_until_the_power_fails(disk: PowerDisk, after_s: float) -> list[int]:
                 while True:
                     written += file.write(bytes([number + 1]) * sizes.randrange(100, 3000))
                     sync_data(file.fileno())
+                    if not synced[number]:
+                        began.wait()
                     synced[number] = written
             except OSError as error:
                 assert error.errno in (errno.EIO, errno.EROFS)
@@ -82,6 +85,7 @@ def _write_until_the_power_fails(disk: PowerDisk, after_s: float) -> list[int]:
     writers = [threading.Thread(target=write, args=(number,)) for number in range(_FILES)]
     for writer in writers:
         writer.start()
+    began.wait()
     time.sleep(after_s)
     disk.cut_power()
     for writer in writers:

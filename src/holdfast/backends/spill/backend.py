@@ -189,6 +189,9 @@ class SpillBackend(PassingBackend):
         self.inner.watch_deletions(self._remembered.remove)
         self._appender.start()
         self._losable_appender.start()
+        if not found:
+            # At once, so that the first push need not queue behind what may be there.
+            await self._take_stock(found)
         self._task = asyncio.get_running_loop().create_task(self._run(found))
 
     async def stop(self) -> None:
