@@ -181,4 +181,4 @@ def test_missing_packages_are_named_with_what_to_install(tmp_path: Path) -> None
         [sys.executable, "-m", "holdfast.cli", "serve"], env=environment, capture_output=True, text=True, timeout=60
     )
     assert ran.returncode != 0
-    assert "asyncpg" in ran.stderr and "holdfast[postgres]" in ran.stderr
+    assert "asyncpg" in ran.stderr and "pip install -e '.[postgres]'" in ran.stderr

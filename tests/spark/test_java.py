@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -70,3 +72,16 @@ def test_executors_get_what_they_import_and_the_same_zip_each_time() -> None:
     config = cluster_config({"spark.files": "mine.txt", "spark.executorEnv.PYTHONPATH": "mine"})
     assert config["spark.files"] == f"mine.txt,{shipped}"
     assert config["spark.executorEnv.PYTHONPATH"] == f"./{shipped.name}:mine"
+
+
+def test_missing_packages_are_named_with_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('not here', name='pyspark')")
+    ran = subprocess.run(
+        [sys.executable, "-c", "import holdfast.spark; holdfast.spark.session()"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode != 0
+    assert "needs the package pyspark" in ran.stderr and "pip install -e '.[spark]'" in ran.stderr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import StructType
 
 from holdfast.model.errors import HoldfastError
 from holdfast.spark.options import Places, parse_options
-from holdfast.spark.sink_options import parse_sink_options
+from holdfast.spark.schema import source_schema
+from holdfast.spark.sink_options import check_columns, parse_sink_options
 
 NEEDED = {"servers": "127.0.0.1:8090", "subscribe": "orders"}
 
@@ -14,14 +16,14 @@ NEEDED = {"servers": "127.0.0.1:8090", "subscribe": "orders"}
 def test_names_are_taken_in_any_case_and_addresses_in_every_form() -> None:
     options = parse_options(
         {
-            "SERVERS": "holdfast://a:1, [::1]:2,c",
+            "SERVERS": "holdfast://a:1, [::1]:2,c,http://d:3/,HTTP://e",
             "subscribe": "x, y",
             "MaxOffsetsPerTrigger": "7",
             "failondataloss": "FALSE",
         }
     )
-    assert options.servers == (("a", 1), ("::1", 2), ("c", 8090))
-    assert options.url == "holdfast://a:1,[::1]:2,c:8090"
+    assert options.servers == (("a", 1), ("::1", 2), ("c", 8090), ("d", 3), ("e", 8090))
+    assert options.url == "holdfast://a:1,[::1]:2,c:8090,d:3,e:8090"
     assert options.topics == ("x", "y")
     assert (options.offsets_per_trigger_max, options.fail_on_data_loss) == (7, False)
 
@@ -65,6 +67,7 @@ def test_places_that_are_others_each_time_are_known(options: dict[str, str], mov
         ({"servers": "a", "subscribePattern": "("}, "no regular expression"),
         ({"servers": "a", "assign": '{"orders": []}'}, "assign is JSON"),
         ({"servers": "a", "assign": "{"}, "is no JSON"),
+        ({"kafka.bootstrap.servers": "a", "subscribe": "x"}, "did you mean servers?"),
         ({**NEEDED, "startingOffset": "latest"}, "did you mean startingOffsets?"),
         ({**NEEDED, "startingOffsets": "now"}, "startingOffsets is earliest or latest"),
         ({**NEEDED, "startingOffsets": '{"orders": {"0": -3}}'}, "startingOffsets is"),
@@ -95,3 +98,50 @@ def test_options_of_the_sink_are_its_own() -> None:
         parse_sink_options({"servers": "a", "subscribe": "orders"})
     with pytest.raises(HoldfastError, match=r"there is no option topik; did you mean topic\?"):
         parse_sink_options({"servers": "a", "topik": "orders"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "item STRING, count INT",
+        "`a ,<b` : decimal(10, 2) NOT NULL COMMENT 'it''s, <', c array<map<string,struct<d:int,`e f`: bigint>>>",
+        "x struct<>, when TIMESTAMP WITHOUT TIME ZONE, i INTERVAL DAY TO SECOND",
+    ],
+)
+def test_schema_of_values_that_spark_reads_is_passed_on(given: str) -> None:
+    assert f"struct<{given}>" in str(source_schema(given, with_headers=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("item", "'item' is no name with a type"),
+        ("item STRING, ", "a field is empty"),
+        ("item STRIN", "there is no type strin"),
+        ("item STRING count INT", "'count' behind string"),
+        ("item array", "array says in <"),
+        ("item array<int", "a > is missing"),
+        ("item array<int>>", "a > too many"),
+        ("item map<int>", "map has two types"),
+        ("a struct<b: array<whole>>", "there is no type whole"),
+        ('{"type": "struct"}', "not the JSON of a StructType"),
+        ("{", "not the JSON of a StructType"),
+    ],
+)
+def test_schema_of_values_that_cannot_be_read_is_a_bad_option(given: str, told: str) -> None:
+    with pytest.raises(HoldfastError, match=r"\[bad_option\] valueSchema") as raised:
+        source_schema(given, with_headers=False)
+    assert raised.value.code == "bad_option" and told in str(raised.value)
+
+
+def test_rows_of_a_topic_are_refused_with_what_to_type() -> None:
+    read = source_schema(None, with_headers=True)
+    assert isinstance(read, StructType)
+    options = parse_sink_options({"servers": "a", "topic": "copies"})
+    with pytest.raises(
+        HoldfastError, match=r'no column offset, timestamp;.*write \.select\("key", "value", "headers"\)'
+    ):
+        check_columns(read, options)
+    strange = StructType().add("value", "string").add("price", "integer").add("item", "string")
+    with pytest.raises(HoldfastError, match=r'\.drop\("price", "item"\), or make one value of them with to_json'):
+        check_columns(strange, options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +19,15 @@ from holdfast.spark.options import Places, parse_options
 from holdfast.spark.schema import source_schema
 from holdfast.spark.source_batch import BatchReader
 from holdfast.spark.source_stream import StreamReader
+from tests.support.broker_process import BrokerProcess
 
 CREATED_MS = 1000
+
+
+@pytest.fixture
+def short_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "data") as running:
+        yield running
 
 
 def partition(
@@ -279,3 +288,34 @@ def test_batch_that_begins_before_what_is_left() -> None:
     with pytest.raises(HoldfastError, match="offsets 10 to 29 have expired"):
         checked()
     assert checked(failOnDataLoss="false") == (30, 50)
+
+
+def test_batch_that_ends_before_it_begins_is_refused_unless_it_begins_with_what_is_left() -> None:
+    def checked(**options: str) -> tuple[int, int]:
+        parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
+        made = BatchReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+        return made._checked(partition(0, 30, 90), 60, 50)
+
+    for starting in ("latest", '{"orders": {"0": 60}}'):
+        with pytest.raises(HoldfastError, match=r"\[bad_option\] orders/0 .* startingOffsets is behind endingOffsets"):
+            checked(startingOffsets=starting)
+    assert checked(startingOffsets="earliest") == checked(startingTimestamp="5") == (60, 50)
+
+
+def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProcess) -> None:
+    host, port = short_broker.text_address
+    given = parse_options({"servers": f"{host}:{port}", "subscribe": "orders", "brokerTimeout": "100ms"})
+
+    def refused() -> HoldfastError:
+        with broker_places.broker_places(given) as places, pytest.raises(HoldfastError) as raised:
+            places.partitions()
+        return raised.value
+
+    at_text_port = refused()
+    assert at_text_port.code == "wrong_port" and str(at_text_port).startswith(
+        f"[wrong_port] {host}:{port} is the broker's"
+    )
+    short_broker.kill()
+    away = refused()
+    assert away.code == "connection_lost" and str(away).startswith("[connection_lost] ")
+    assert "brokerTimeout says how long" in str(away)

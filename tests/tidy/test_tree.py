@@ -45,6 +45,12 @@ def test_no_registry_address_is_named() -> None:
     assert [name for name, text in texts() if pattern.search(text)] == []
 
 
+def test_nobody_is_told_to_install_what_an_index_has_under_our_name() -> None:
+    """Holdfast is installed from its sources; on an index the name is somebody else's."""
+    pattern = re.compile(r"holdfast" + r"\[\w|\bpip\d? install (-\S+ )*['\"]?holdfast\b")
+    assert [name for name, text in texts() if pattern.search(text)] == []
+
+
 def test_no_path_of_a_developers_machine_is_named() -> None:
     pattern = re.compile(r"(?<![.\w])/(ro" + r"ot|ho" + r"me|wo" + r"rk)/\w")
     assert [name for name, text in texts() if pattern.search(text)] == []

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast
 from holdfast.client import RemoteError
+from holdfast.model.errors import CallerError
 from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.wire.batch_builder import build_values
@@ -122,7 +124,7 @@ async def test_client_stages_from_tasks_and_commits_once(server: Server) -> None
         assert not (await transaction.commit()).duplicate
         found = [message for number in range(3) for message in await broker.read("many", number, messages_max=2000)]
         assert len(found) == 1051
-        with pytest.raises(RemoteError, match="needs nothing more"):
+        with pytest.raises(RemoteError, match="these messages are not stored"):
             await broker.transaction("client", 0).stage("many", ["late"])
         await broker.transaction("client", 1).stage("many", ["dropped"])
         await broker.transaction("client", 1).abort("no longer wanted")
@@ -130,6 +132,62 @@ async def test_client_stages_from_tasks_and_commits_once(server: Server) -> None
         await broker.forget_writer("client")
         with pytest.raises(RemoteError, match="there is no writer"):
             await broker.writer("client")
+
+
+def test_skipped_number_is_refused_in_words_of_its_own(server: Server) -> None:
+    with holdfast.connect_blocking(url(server)) as broker:
+        broker.transaction("skipping", 7).commit([])
+        with pytest.raises(RemoteError, match=r"numbers only go up.*Use a number above 7") as refused:
+            broker.transaction("skipping", 5).stage("skipped", ["never committed"])
+        assert refused.value.code == "transaction_committed"
+
+
+def test_aborted_transaction_takes_nothing_more_and_keeps_its_number(server: Server) -> None:
+    with holdfast.connect_blocking(url(server)) as broker:
+        transaction = broker.transaction("aborting", 3)
+        transaction.stage("aborted", ["dropped"])
+        transaction.abort()
+        for use in (transaction.commit, lambda: transaction.stage("aborted", ["more"])):
+            with pytest.raises(CallerError, match=r"begin it again with transaction\('aborting', 3\)") as refused:
+                use()
+            assert refused.value.code == "transaction_aborted"
+        assert broker.writer("aborting").last_number is None
+        again = broker.transaction("aborting", 3)
+        again.stage("aborted", ["kept"])
+        assert not again.commit().duplicate
+        assert [message.text for message in broker.read("aborted")] == ["kept"]
+
+
+def test_transaction_commits_at_the_end_of_its_block_and_drops_what_an_error_left(server: Server) -> None:
+    with holdfast.connect_blocking(url(server)) as broker:
+        with broker.transaction("block", 0) as transaction:
+            transaction.stage("blocks", ["one"])
+        with pytest.raises(ZeroDivisionError), broker.transaction("block", 1) as transaction:
+            transaction.stage("blocks", ["two"])
+            print(1 // 0)
+        with broker.transaction("block", 1) as transaction:
+            receipts = transaction.stage("blocks", ["three"])
+            transaction.commit(receipts)
+        assert [message.text for message in broker.read("blocks")] == ["one", "three"]
+        assert broker.writer("block").last_number == 1
+
+
+@pytest.mark.parametrize("number", ["1", 1.0, True, -1, None])
+def test_number_that_is_none_is_refused_at_once(server: Server, number: Any) -> None:
+    with holdfast.connect_blocking(url(server)) as broker, pytest.raises(CallerError) as refused:
+        broker.transaction("numbers", number)
+    assert refused.value.code == "bad_value" and repr(number) in str(refused.value)
+
+
+def test_abort_needs_no_body(server: Server) -> None:
+    with holdfast.connect_blocking(url(server)) as broker:
+        transaction = broker.transaction("bodyless", 0)
+        transaction.stage("bodies", ["dropped"])
+        assert server.call("POST", "/v1/transactions/bodyless/abort").status == 204
+        with pytest.raises(RemoteError, match="dropped by an abort"):
+            transaction.commit()
+    refused = server.call("POST", "/v1/transactions/bodyless/abort", b"reason=x", {"Content-Type": ""})
+    assert refused.status == 415 and "add the header Content-Type: application/json" in refused.body.decode()
 
 
 def test_commands_say_how_far_writers_are(server: Server) -> None:
@@ -151,10 +209,9 @@ def test_examples_of_the_document_run_and_print_what_it_shows(
 ) -> None:
     text = DOCUMENT.read_text("utf-8").replace("127.0.0.1:8090", f"127.0.0.1:{server.port}")
     examples = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
-    assert len(examples) == 2
-    names: dict[str, object] = {}
+    assert len(examples) == 3
     for source, shown in examples:
         code = compile(source, str(DOCUMENT), "exec")
-        exec(code, names)
+        exec(code, {})
         said = capsys.readouterr().out.splitlines()
         assert [line for line in said if not re.match(r"\d{4}-\d\d-\d\d ", line)] == shown.splitlines()

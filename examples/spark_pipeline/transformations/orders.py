@@ -1,11 +1,15 @@
-"""Orders come from a topic; the large ones are kept as a table and told of in another topic."""
+"""Orders come from a topic; the large ones are told of in another topic.
+
+There are views and a sink, and no table: Spark's own catalog forgets the tables of a run when it ends, but not their
+files, and the next run would fail at them. With a catalog that remembers, `@pipelines.table` keeps one as well.
+"""
 
 import os
 
 from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 
-SERVERS = os.environ.get("HOLDFAST_SERVERS", "127.0.0.1:8090")
+SERVERS = os.environ.get("HOLDFAST_SERVER", "127.0.0.1:8090")
 
 spark = SparkSession.active()
 
@@ -16,7 +20,7 @@ def orders() -> DataFrame:
     return stream.options(startingOffsets="earliest", valueSchema="item STRING, count INT").load()
 
 
-@pipelines.table
+@pipelines.temporary_view()
 def large_orders() -> DataFrame:
     return spark.readStream.table("orders").selectExpr("id", "timestamp", "value.*").where("count >= 4")
 

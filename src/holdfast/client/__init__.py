@@ -27,6 +27,7 @@ from holdfast.client.errors import (
     OutcomeUnknown,
     PublishManyLost,
     PublishManyRefused,
+    TransactionAborted,
     WrongPort,
 )
 from holdfast.client.failover import Counts
@@ -75,6 +76,7 @@ __all__ = [
     "TooManyOpenRanges",
     "TopicDescription",
     "Transaction",
+    "TransactionAborted",
     "WriterDescription",
     "WrongPort",
     "connect",

@@ -14,6 +14,12 @@ class ClientClosed(CallerError):
     code = "client_closed"
 
 
+class TransactionAborted(CallerError):
+    """A transaction was aborted, and is used again."""
+
+    code = "transaction_aborted"
+
+
 class WrongPort(ConfigError):
     """Something answers at the address, but it is not the broker's HTTP port. Trying again is no use."""
 

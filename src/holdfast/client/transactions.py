@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 from urllib.parse import urlencode
 from zlib import crc32
 
@@ -19,6 +20,7 @@ from holdfast.client.api import Api
 from holdfast.client.bulk import Piece, partition_pieces, plain_pieces
 from holdfast.client.connection import BATCHES, Request
 from holdfast.client.encoding import Value, new_message, value_bytes
+from holdfast.client.errors import TransactionAborted
 from holdfast.client.loop_thread import LoopThread
 from holdfast.client.store import Messages, build
 from holdfast.model.errors import BadMessage, BadValue
@@ -43,14 +45,30 @@ class Transaction:
     """One number of one writer. What is staged through it is committed by it, unless receipts are given."""
 
     def __init__(self, api: Api, writer: str, number: int) -> None:
-        if number < 0:
-            raise BadValue(f"a transaction's number is at least 0, not {number}")
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise BadValue(f"a transaction's number is a whole number from 0 on, not {number!r}")
         self.writer = writer_name(writer)
         self.number = number
         self.receipts: list[StageReceipt] = []
         self._api = api
         self._partitions: dict[str, int] = {}
         self._turn = count()
+        self._is_aborted = False
+        self._is_committed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Commit what was staged, unless that was done or aborted; drop it where something went wrong."""
+        if self._is_aborted or self._is_committed:
+            return
+        if kind is None:
+            await self.commit()
+        else:
+            await self.abort(f"given up after {kind.__name__}")
 
     async def stage(
         self,
@@ -61,6 +79,7 @@ class Transaction:
         attempt: str = "",
     ) -> list[StageReceipt]:
         """Store messages where nobody sees them; values or `NewMessage` as in `publish_many`. Durable on return."""
+        self._check_is_open()
         if not messages:
             return []
         ready = _encoded(messages)
@@ -86,6 +105,7 @@ class Transaction:
         self, topic: str, partition: int, batches: bytes | bytearray, *, attempt: str = ""
     ) -> StageReceipt:
         """Store record batches, one behind the other, for one partition: what bulk writers use."""
+        self._check_is_open()
         receipt = await self._send(topic, partition, batches, attempt)
         self.receipts.append(receipt)
         return receipt
@@ -98,16 +118,30 @@ class Transaction:
 
     async def commit(self, receipts: Sequence[StageReceipt | str] | None = None) -> CommitResult:
         """Show everything that was staged here, or what these receipts stand for; visible on return."""
+        self._check_is_open()
         wanted = self.receipts if receipts is None else receipts
         named = [each if isinstance(each, str) else each.receipt for each in wanted]
         body = _encode({"number": self.number, "receipts": named})
-        return await self._api.ask(Request("POST", f"{_path(self.writer)}/commit", body), CommitResult)
+        result = await self._api.ask(Request("POST", f"{_path(self.writer)}/commit", body), CommitResult)
+        self._is_committed = True
+        return result
 
     async def abort(self, reason: str = "") -> None:
-        """Drop everything that the writer has staged and not committed, also elsewhere and for other numbers."""
+        """Drop everything that the writer has staged and not committed, also elsewhere and for other numbers.
+
+        This object takes nothing more afterwards: a commit of it would have nothing to show, and use up its number.
+        """
+        self._is_aborted = True
         request = Request("POST", f"{_path(self.writer)}/abort", _encode({"reason": reason}))
         await self._api.ask(request, type(None))
         self.receipts.clear()
+
+    def _check_is_open(self) -> None:
+        if self._is_aborted:
+            raise TransactionAborted(
+                f"number {self.number} of {self.writer} was aborted, and what was staged for it is dropped: begin it "
+                f"again with transaction({self.writer!r}, {self.number})"
+            )
 
     async def _partition_count(self, topic: str) -> int:
         if topic not in self._partitions:
@@ -121,6 +155,14 @@ class BlockingTransaction:
     def __init__(self, transaction: Transaction, thread: LoopThread) -> None:
         self._transaction = transaction
         self._thread = thread
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._transaction.__aexit__(kind, error, trace))
 
     @property
     def receipts(self) -> list[StageReceipt]:

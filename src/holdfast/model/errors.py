@@ -126,7 +126,7 @@ class StagedExpired(CallerError):
 
 
 class TransactionCommitted(CallerError):
-    """Something is staged for a number that was committed already: there is nothing left to do."""
+    """Something is staged for a number that its writer has committed already, or passed: it is not taken."""
 
     code = "transaction_committed"
     http_status = 409

@@ -16,5 +16,5 @@ def needs_postgres() -> Iterator[None]:
     except ImportError as error:
         raise ConfigError(
             f"a PostgreSQL store needs the package {error.name}, which is not installed: "
-            "pip install 'holdfast[postgres]'"
+            "run pip install -e '.[postgres]' in the directory of the sources, with the pip of this environment"
         ) from error

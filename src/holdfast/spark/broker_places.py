@@ -6,13 +6,14 @@ Driver only: this uses the client, which executors do not have.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
-from holdfast.client import BlockingClient, ConnectionLost, RemoteError, TopicDescription, connect_blocking
+from holdfast.client import BlockingClient, ConnectionLost, RemoteError, TopicDescription, WrongPort, connect_blocking
 from holdfast.spark.broker_calls import is_passing
 from holdfast.spark.errors import BadOption, BrokerAway, with_code
 from holdfast.spark.offsets import StreamOffsets
@@ -40,6 +41,29 @@ class PartitionPlace(NamedTuple):
     size_bytes: int
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _told_with_code(ask: Callable[P, T]) -> Callable[P, T]:
+    """The client's own errors with their codes in the texts, which are all that Spark passes on."""
+
+    @functools.wraps(ask)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return ask(*args, **kwargs)
+        except ConnectionLost as error:
+            raise with_code(
+                BrokerAway,
+                f"{error.message}. Start the broker, or correct the option servers; brokerTimeout says how long one "
+                "may be away",
+            ) from error
+        except WrongPort as error:
+            raise with_code(WrongPort, error.message) from error
+
+    return asked
+
+
 class BrokerPlaces:
     """One query's view of the brokers; the connection is made at first use and kept."""
 
@@ -60,6 +84,7 @@ class BrokerPlaces:
 
     # --- partitions -------------------------------------------------------------------------------
 
+    @_told_with_code
     def partitions(
         self, *, is_missing_fine: bool = False, known: StreamOffsets = _NOTHING_KNOWN
     ) -> list[PartitionPlace]:
@@ -152,10 +177,12 @@ class BrokerPlaces:
 
     # --- places -----------------------------------------------------------------------------------
 
+    @_told_with_code
     def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
         """The ends, with all that any node has acknowledged before this was asked."""
         return self._all_at(partitions, dict.fromkeys(((each.topic, each.number) for each in partitions), LATEST))
 
+    @_told_with_code
     def resolve(self, places: Places, partitions: list[PartitionPlace], default: str) -> dict[tuple[str, int], int]:
         """The offset at which each partition is to begin or end."""
         known = {(each.topic, each.number) for each in partitions}
@@ -199,6 +226,7 @@ class BrokerPlaces:
 
     # --- cursors ----------------------------------------------------------------------------------
 
+    @_told_with_code
     def kept_places(self, group_id: str, topics: set[str]) -> dict[tuple[str, int], int]:
         """Where the group's cursors stand; topics in which it has none are left out."""
         kept: dict[tuple[str, int], int] = {}
@@ -212,6 +240,7 @@ class BrokerPlaces:
             kept |= {(topic, place.partition): int(place.offset) for place in cursor.partitions}
         return kept
 
+    @_told_with_code
     def keep_places(self, group_id: str, places: dict[tuple[str, int], int]) -> None:
         for (topic, number), offset in places.items():
             self.client.seek(topic, group_id, offset, number)

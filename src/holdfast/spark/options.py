@@ -42,6 +42,11 @@ NAMES: Final = (
     "brokerTimeout",
 )
 
+# What people bring along from Spark's Kafka connector under another name, in lower case.
+_KAFKAS_OWN: Final = {"kafka.bootstrap.servers": "servers", "kafka.group.id": "groupid"}
+# In front of an address; the broker prints the second one.
+_SCHEME = re.compile(r"(holdfast|http)://", re.IGNORECASE)
+
 # A place in a log: a word or an offset.
 Place = str | int
 
@@ -107,7 +112,8 @@ def known_options(
     for name, text in given.items():
         known = by_lower_case.get(name.lower())
         if known is None:
-            close = get_close_matches(name.lower(), by_lower_case, 1)
+            meant = _KAFKAS_OWN.get(name.lower())
+            close = [meant] if meant in by_lower_case else get_close_matches(name.lower(), by_lower_case, 1)
             hint = f"; did you mean {by_lower_case[close[0]]}?" if close else f"; there are {', '.join(names)}"
             raise with_code(BadOption, f"there is no option {name}{hint}")
         options[known] = text.strip()
@@ -144,8 +150,11 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     if not text:
         raise with_code(BadOption, f"the option servers is missing; {hint}")
     servers = []
-    for part in text.removeprefix("holdfast://").split(","):
-        match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:/@\[\]]+))(?::(\d{1,5}))?", part.strip())
+    for part in text.split(","):
+        address = part.strip()
+        if scheme := _SCHEME.match(address):
+            address = address[scheme.end() :].removesuffix("/")
+        match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:/@\[\]]+))(?::(\d{1,5}))?", address)
         port = int(match[3] or PORT_DEFAULT) if match else 0
         if match is None or not 1 <= port <= 65535:
             raise with_code(BadOption, f"{part.strip()!r} in servers is no address; {hint}")

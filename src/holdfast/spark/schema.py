@@ -17,7 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from holdfast.spark.errors import BadSchema, with_code
+from holdfast.spark.errors import BadOption, BadSchema, with_code
+from holdfast.spark.value_schema import check_value_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,7 @@ def source_schema(value_schema: str | None, *, with_headers: bool) -> StructType
         return StructType(
             [StructField(name, _parsed(value_schema) if name == VALUE else kind) for name, kind in columns.items()]
         )
+    check_value_schema(value_schema)
     texts = {name: kind.simpleString() for name, kind in columns.items()} | {VALUE: f"struct<{value_schema}>"}
     return ", ".join(f"`{name}` {text}" for name, text in texts.items())
 
@@ -60,7 +62,7 @@ def _parsed(value_schema: str) -> StructType:
     try:
         return StructType.fromJson(json.loads(value_schema))
     except (ValueError, KeyError, TypeError) as error:
-        raise with_code(BadSchema, f"valueSchema is not the JSON of a struct type: {error}") from None
+        raise with_code(BadOption, f"valueSchema is not the JSON of a StructType: {error}") from None
 
 
 def check_user_schema(wanted: StructType, *, is_value_json: bool) -> None:

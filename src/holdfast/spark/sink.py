@@ -8,11 +8,12 @@ staged again is dropped.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -32,6 +33,9 @@ _BATCH: Final = "streaming.sql.batchId"
 # What is left behind otherwise does no harm: nobody waits for it as long as for the rows.
 _CLEANING_S_MAX: Final = 10.0
 
+# Enough to tell the names apart that one query was ever given.
+_CLAIM_DIGITS: Final = 16
+
 _log = logging.getLogger("holdfast.spark")
 
 
@@ -41,6 +45,8 @@ class Staged(WriterCommitMessage):
 
     writer: str
     receipts: list[str]
+    # Of a task of a query: its id, which lives in the checkpoint.
+    query: str = ""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -87,17 +93,41 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None, "tasks have a context"
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None and batch is not None, "a task of a streaming query knows its query and its batch"
-        return _staged(self._options, self._options.writer or f"spark-{query}", int(batch), iterator)
+        staged = _staged(self._options, self._options.writer or f"spark-{query}", int(batch), iterator)
+        return replace(staged, query=query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # One writer: all tasks are of one query. Spark has a task even for a batch without rows; without any task there
         # would be nothing to commit.
-        for writer in {message.writer for message in messages if isinstance(message, Staged)}:
+        for writer, query in {(each.writer, each.query) for each in messages if isinstance(each, Staged)}:
+            if self._options.writer is not None:
+                _claim(self._options, writer, query, batchId)
             if not _commit(self._options, writer, batchId, messages):
                 _log.warning("batch %s of %s was committed before: it is not written again", batchId, writer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was staged is dropped when the batch is written again, or expires: another driver may be at it."""
+
+
+def _claim(options: SinkOptions, writer: str, query: str, number: int) -> None:
+    """Refuse a batch whose number another query has committed under the same name: its rows would be missing.
+
+    Before its first batch a query claims the name, as a writer of its own that commits nothing: whoever finds the
+    number committed and has no claim is not the one that committed it. A claim without a batch does no harm: it is
+    made only where the number is free.
+    """
+    claim = f"spark-{query}.{hashlib.sha256(writer.encode()).hexdigest()[:_CLAIM_DIGITS]}"
+    with closing(_calls(options)) as calls:
+        last = calls.last_number(writer)
+        if last is None or last < number:
+            calls.commit(claim, 0, [])
+        elif calls.last_number(claim) is None:
+            raise with_code(
+                WriterAhead,
+                f"the writer {writer} has committed up to number {last}, and this is number {number} of another query: "
+                "its rows are not written. The checkpoint is a new one, or another query has the same writer. Start "
+                "the query with another writer, or with none",
+            )
 
 
 def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[WriterCommitMessage | None]) -> bool:

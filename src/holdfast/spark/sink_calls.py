@@ -82,6 +82,16 @@ class SinkCalls:
         answer = self._ask("POST", f"/v1/transactions/{writer}/commit", body, needs="last_number")
         return Committed(bool(answer["duplicate"]), int(answer["last_number"]), self._tries > 1)
 
+    def last_number(self, writer: str) -> int | None:
+        """The last number that a writer has committed, if it has."""
+        try:
+            last = self._ask("GET", f"/v1/transactions/{writer}", needs="last_number")["last_number"]
+        except RemoteError as error:
+            if error.code != "writer_not_found":
+                raise
+            return None
+        return None if last is None else int(last)
+
     def abort(self, writer: str, reason: str) -> None:
         self._ask("POST", f"/v1/transactions/{writer}/abort", json.dumps({"reason": reason}).encode())
 

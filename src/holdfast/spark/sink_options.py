@@ -50,12 +50,11 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Refuse a query whose rows cannot be messages, before it begins."""
+    strange = [name for name in schema.fieldNames() if name not in SINK_COLUMNS]
+    if strange:
+        raise with_code(BadSchema, _told_of(strange, schema.fieldNames()))
     for field in schema.fields:
-        kinds = SINK_COLUMNS.get(field.name)
-        if kinds is None:
-            raise with_code(
-                BadSchema, f"a message has no column {field.name}; the sink takes {', '.join(SINK_COLUMNS)}"
-            )
+        kinds = SINK_COLUMNS[field.name]
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
             raise with_code(BadSchema, f"the column {field.name} is {wanted}, not {field.dataType.simpleString()}")
@@ -66,6 +65,16 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise with_code(BadSchema, "a message needs the column value, binary or string; to_json makes one of others")
     if options.topic is None and "topic" not in names:
         raise with_code(BadOption, "say where to write with the option topic, or with a column of that name")
+
+
+def _told_of(strange: list[str], names: list[str]) -> str:
+    """What to type. Rows of a topic bring their partition and id along, which mean nothing in another one."""
+    said = f"a message has no column {', '.join(strange)}; the sink takes {', '.join(SINK_COLUMNS)}. "
+    if set(strange) <= {"offset", "timestamp"} and "value" in names:
+        kept = ", ".join(f'"{name}"' for name in ("key", "value", "headers") if name in names)
+        return f"{said}These rows were read from a topic: write .select({kept}) in front of the sink"
+    dropped = ", ".join(f'"{name}"' for name in strange)
+    return f"{said}Leave them out with .drop({dropped}), or make one value of them with to_json(struct(…))"
 
 
 def _check_headers(headers: ArrayType) -> None:

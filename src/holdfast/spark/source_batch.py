@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from holdfast.spark.errors import BadOption, with_code
 from holdfast.spark.fetching import Slice, data_lost
 from holdfast.spark.options import EARLIEST, LATEST, Places, SourceOptions
 from holdfast.spark.reading import read_slice
@@ -74,6 +75,14 @@ class BatchReader(DataSourceReader):
 
     def _checked(self, each: PartitionPlace, start: int, end: int) -> tuple[int, int]:
         """The range, without what has expired before it was asked for."""
+        starting = self._options.starting
+        is_time = starting.timestamp_ms is not None or starting.ago_ms is not None
+        if start > end and not is_time and starting.at(each.topic, each.number, EARLIEST) != EARLIEST:
+            raise with_code(
+                BadOption,
+                f"{each.topic}/{each.number} is to be read from offset {start} to {end}: startingOffsets is behind "
+                "endingOffsets",
+            )
         if start >= each.start or start >= end:
             return start, end
         if self._options.fail_on_data_loss:

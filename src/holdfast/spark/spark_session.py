@@ -43,9 +43,16 @@ def session(
     `config` are Spark's own settings. `python` is the interpreter of the executors, by a name that means one on this
     machine too: Spark plans with the same. It is this one for `local…`, and `python3` elsewhere.
     """
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
 
-    from holdfast.spark.progress import ProgressListener
+        from holdfast.spark.progress import ProgressListener
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"the Spark connector needs the package {missing.name}, which is not installed: run pip install -e "
+            "'.[spark]' in the directory of the sources, with the pip of this environment",
+            name=missing.name,
+        ) from missing
 
     given = {name: str(value) for name, value in (config or {}).items()}
     is_local = master.startswith("local")

@@ -152,9 +152,15 @@ class Staging:
             raise BadValue(f"attempt has at most {CURSOR_NAME_BYTES_MAX} printable characters")
         await self.ensure_topics()
         state = self._writers.state(checked)
-        if number <= state.number:
+        if number == state.number:
             raise TransactionCommitted(
-                f"{checked} has committed {state.number} already, so {number} needs nothing more: commit it, and go on"
+                f"number {number} of {checked} is committed, with what was staged for it then, and takes nothing more: "
+                f"these messages are not stored. If they are others, use the next number, {number + 1}"
+            )
+        if number < state.number:
+            raise TransactionCommitted(
+                f"a writer's numbers only go up, and {checked} has committed {state.number}: nothing is staged for "
+                f"{number}, whether it was committed or skipped. Use a number above {state.number}"
             )
         self.check_has_room(checked)
         partition = PartitionId(STAGED, partition_of(checked))

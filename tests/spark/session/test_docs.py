@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import runpy
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.client import BlockingClient
 from holdfast.spark import options
 from holdfast.spark.schema import COLUMNS
 
@@ -51,12 +53,20 @@ def test_example_runs(
     told: str,
     spark: SparkSession,
     servers: str,
+    broker: BlockingClient,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
     monkeypatch.setattr(sys, "argv", [example, servers])
+    topics = {each.topic for each in broker.topics()}
     runpy.run_path(str(ROOT / "examples" / example))
     assert told in capsys.readouterr().out
+    assert list(directory.iterdir()) == []
+    assert {each.topic for each in broker.topics()} == topics, "the next run would count them, too"
 
 
 def test_every_option_and_column_is_in_the_documentation() -> None:

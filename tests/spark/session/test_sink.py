@@ -14,13 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.client import BlockingClient
+from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import (
     HTTP_BODY_BYTES_MAX,
     RECEIPTS_PER_COMMIT_MAX,
     TOPIC_NAME_BYTES_MAX,
     WRITER_NAME_BYTES_MAX,
 )
-from holdfast.spark.sink import BatchWriter
+from holdfast.spark.sink import BatchWriter, Staged, StreamWriter
 from holdfast.spark.sink_options import parse_sink_options
 
 
@@ -164,6 +165,27 @@ def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
         named.commit([named.write(of(value))])
     assert f"a job of the writer nightly-{topic} was committed before" in caplog.text
     assert values(broker, topic) == ["a", "monday"]
+
+
+def test_new_checkpoint_under_an_old_name_is_refused_and_a_repeat_of_the_same_query_is_not(
+    broker: BlockingClient, servers: str, topic: str
+) -> None:
+    """Both come with number 0; the one would lose its rows, the other one has them there already."""
+    broker.create_topic(topic)
+    writer = StreamWriter(parse_sink_options({"servers": servers, "topic": topic, "writer": f"named-{topic}"}))
+
+    def batch(number: int, query: str, value: str) -> None:
+        [receipt] = broker.transaction(f"named-{topic}", number).stage(topic, [value])
+        writer.commit([Staged(f"named-{topic}", [receipt.receipt], query)], number)
+
+    batch(0, "first", "a")
+    writer.commit([Staged(f"named-{topic}", [], "first")], 0)  # its driver had died
+    for _ in range(2):  # it fails each time that it is started
+        with pytest.raises(HoldfastError, match=r"\[writer_ahead\] the writer named.*number 0 of another query"):
+            writer.commit([Staged(f"named-{topic}", [], "second")], 0)
+    batch(1, "first", "b")
+    writer.commit([Staged(f"named-{topic}", [], "first")], 1)
+    assert values(broker, topic) == ["a", "b"]
 
 
 def test_as_many_receipts_as_a_commit_takes_fit_into_a_request(broker: BlockingClient, topic: str) -> None:

@@ -76,7 +76,9 @@ class Request:
         given = self.headers.get(b"content-type", b"")
         if given != media_type.encode() and given.split(b";")[0].strip().lower() != media_type.encode():
             said = f"not {given.decode('latin-1')[:80]!a}" if given else "and the request names none"
-            raise UnsupportedMediaType(f"Content-Type must be {media_type}, {said}")
+            raise UnsupportedMediaType(
+                f"Content-Type must be {media_type}, {said}: add the header Content-Type: {media_type}"
+            )
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMediaType("compressed bodies are not taken; send the body as it is")
 

@@ -78,7 +78,7 @@ def _operation(route: Route, by_shape: dict[str, Any]) -> dict[str, Any]:
     if parameters:
         described["parameters"] = parameters
     if route.bodies:
-        described["requestBody"] = {"required": True, "content": _content(route.bodies, by_shape)}
+        described["requestBody"] = {"required": route.is_body_needed, "content": _content(route.bodies, by_shape)}
     described["responses"] = {
         **{str(answer.status): _answer(answer, by_shape) for answer in route.answers},
         **_errors(route, by_shape),

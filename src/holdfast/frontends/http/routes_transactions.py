@@ -95,6 +95,7 @@ TRANSACTIONS: Final = (
         doc="Everything that the writer has staged and not committed is dropped, whatever its number.",
         handler=transactions.abort,
         bodies=(Content(shape=schema.Abort, example={"reason": "the query was stopped"}),),
+        is_body_needed=False,
         answers=(Answer(status=204, doc="It is dropped."),),
         errors=(*BODY_ERRORS, *_DECISION_ERRORS),
     ),

@@ -54,6 +54,7 @@ class Route:
     query: tuple[Param, ...] = ()
     request_headers: tuple[tuple[str, str], ...] = ()
     bodies: tuple[Content, ...] = ()
+    is_body_needed: bool = True
     errors: tuple[type[HoldfastError], ...] = ()
     # A GET that moves something; a page of another site must not be able to trigger it.
     changes_state: bool = False
