@@ -103,7 +103,7 @@ class Running:
 def free_port() -> int:
     """A port below the range that systems give to clients, so that it can be had again after a restart."""
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
