@@ -187,7 +187,7 @@ def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: C
         answers.append(alone.call("POST", "/v1/cluster/transfer", {"to": "n1"}))
         return answers[-1].status == 200
 
-    assert eventually(is_handed_over, 30), answers
+    assert eventually(is_handed_over), answers
 
     def is_asleep() -> bool:
         return all(group["is_asleep"] for group in alone.get("/v1/cluster/groups").json["groups"])

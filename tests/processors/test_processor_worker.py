@@ -93,11 +93,6 @@ def test_computing_takes_a_uniform_time_of_processor_work() -> None:
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     busy(0.05)
     assert time.perf_counter() - began_s >= 0.05
-    for _ in range(20):
-        # Where others want the processors too, most of that time may have been theirs.
-        if time.process_time() - began_cpu_s > 0.01:
-            break
-        busy(0.05)
     assert time.process_time() - began_cpu_s > 0.01
 
 
