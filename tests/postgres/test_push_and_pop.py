@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.broker.popping import cursor_of
 from holdfast.broker.results import spread
+from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import TopicName
 from holdfast.model.push_ids import push_ids
 from holdfast.wire.push_batch import Pushed
@@ -125,6 +126,28 @@ async def test_ids_are_recognised_whether_they_were_expected_to_be_new_or_not(
         assert await push(store, *items) == expected
     values = [message.value for number in range(2) for message in await store.read("t", number)]
     assert sorted(values) == sorted(stored.values())
+
+
+async def test_known_id_changes_nothing_for_those_it_is_stored_with(opened: Open, url: str) -> None:
+    store = await opened("n1")
+    for topic in ("known", "gone", "new"):
+        await store.create(topic)
+    await store.publish(b"1", topic="known", ids=["a"])
+    await query(url, "DELETE FROM holdfast.topics WHERE name = 'gone'")
+    transactions = store.backend.writer.transactions
+    known, gone, new = await asyncio.gather(
+        store.publish(b"1", b"2", topic="known", ids=["a", "b"]),
+        store.publish(b"3", topic="gone", ids=["c"]),
+        store.publish(b"4", b"5", topic="new", ids=["a", "b"]),
+        return_exceptions=True,
+    )
+    assert store.backend.writer.transactions == transactions + 1
+    assert isinstance(gone, TopicNotFound)
+    assert not isinstance(known, BaseException) and not isinstance(new, BaseException)
+    assert [(each.offset, each.duplicate) for each in known] == [(0, True), (1, False)]
+    assert [(each.offset, each.duplicate) for each in new] == [(0, False), (1, False)]
+    assert [message.value for message in await store.read("known")] == [b"1", b"2"]
+    assert [message.value for message in await store.read("new")] == [b"4", b"5"]
 
 
 async def test_id_of_a_push_is_the_same_id_in_every_other_way(opened: Open) -> None:

@@ -110,50 +110,57 @@ def repeated(write: Write) -> Stored:
     return Stored(write, write.floor, 0, 0, published, iter(()))
 
 
+def are_all_different(writes: Sequence[Write]) -> bool:
+    """Whether no two messages have the same id. Where only some of a batch have one, nobody looks closer."""
+    keys = list(chain.from_iterable(write.keys for write in writes if write.has_ids))
+    return len(set(keys)) == len(keys)
+
+
 def planned(write: Write, next_offset: int, known: dict[str, int], fresh: dict[str, int]) -> Stored:
     """Which of a write's messages are new, and where each stands.
 
     `known` is what was stored before, `fresh` what this transaction stores; it gets the new ones.
     """
-    if write.pushed is not None:
-        return _planned_pushed(write, write.pushed, next_offset, known, fresh)
-    topic_id, number = write.key
     if not write.has_ids:
-        published = results.regular(number, Offset(next_offset), write.count)
-        if write.values is not None:
-            size = sum(map(len, write.values))
-            made = rows.plain_rows(topic_id, number, next_offset, write.time, write.values)
-        else:
-            size = rows.size_of(write.messages)
-            made = rows.full_rows(topic_id, number, next_offset, write.messages)
-        return Stored(write, next_offset, write.count, size, published, made)
-    told, places = _told(write.keys, number, next_offset, known, fresh)
-    new = [write.messages[place] for place in places]
-    noted = {key: offset for offset, place in enumerate(places, next_offset) if (key := write.keys[place]) is not None}
-    made = rows.full_rows(topic_id, number, next_offset, new)
-    published = results.summary(number, told)
-    size = rows.size_of(new)
-    return Stored(write, next_offset, len(new), size, published, made, None, list(noted), list(noted.values()))
-
-
-def _planned_pushed(
-    write: Write, pushed: Pushed, next_offset: int, known: dict[str, int], fresh: dict[str, int]
-) -> Stored:
+        return planned_as_new(write, next_offset)
     number = write.key[1]
-    new = dict(zip(pushed.ids, range(next_offset, next_offset + write.count), strict=True))
-    if len(new) == write.count and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new):
-        # All of them are new, as they nearly always are.
-        fresh.update(new)
-        published = results.regular(number, Offset(next_offset), write.count)
-    else:
-        told, places = _told(pushed.ids, number, next_offset, known, fresh)
-        published = results.summary(number, told)
-        if not places:
-            return Stored(write, next_offset, 0, 0, published, iter(()))
-        pushed = pushed.only(places)
+    told, places = _told(write.keys, number, next_offset, known, fresh)
+    if len(places) == write.count:
+        return planned_as_new(write, next_offset)
+    published = results.summary(number, told)
+    if not places:
+        return Stored(write, next_offset, 0, 0, published, iter(()))
+    if write.pushed is not None:
+        return _pushed(write, write.pushed.only(places), next_offset, published)
+    messages, keys = [write.messages[place] for place in places], [write.keys[place] for place in places]
+    return _full(write, messages, keys, next_offset, published)
+
+
+def planned_as_new(write: Write, next_offset: int) -> Stored:
+    """All of a write's messages, which are known to be new."""
+    topic_id, number = write.key
+    published = results.regular(number, Offset(next_offset), write.count)
+    if write.pushed is not None:
+        return _pushed(write, write.pushed, next_offset, published)
+    if write.values is None:
+        return _full(write, write.messages, write.keys if write.has_ids else (), next_offset, published)
+    made = rows.plain_rows(topic_id, number, next_offset, write.time, write.values)
+    return Stored(write, next_offset, write.count, sum(map(len, write.values)), published, made)
+
+
+def _pushed(write: Write, pushed: Pushed, base: int, published: BatchPublished) -> Stored:
     count = len(pushed.ids)
-    offsets = range(next_offset, next_offset + count)
-    return Stored(write, next_offset, count, rows.pushed_size(pushed), published, iter(()), pushed, pushed.ids, offsets)
+    offsets = range(base, base + count)
+    return Stored(write, base, count, rows.pushed_size(pushed), published, iter(()), pushed, pushed.ids, offsets)
+
+
+def _full(
+    write: Write, messages: Sequence[rows.Message], keys: Sequence[str | None], base: int, published: BatchPublished
+) -> Stored:
+    noted = {key: offset for offset, key in enumerate(keys, base) if key is not None}
+    made = rows.full_rows(*write.key, base, messages)
+    size = rows.size_of(messages)
+    return Stored(write, base, len(messages), size, published, made, None, list(noted), list(noted.values()))
 
 
 def _told(

@@ -103,8 +103,7 @@ class Replaying:
         so not waited for, until they are committed.
         """
         async with self._in_time() as connection:
-            await connection.execute(sql("register_writer"), file)
-            number: int = await connection.fetchval(sql("last_written"), file) or 0
+            number: int = await connection.fetchval(sql("register_writer"), file)
         self._reached = file, number
         return number
 
@@ -132,7 +131,6 @@ class Replaying:
         loop = asyncio.get_running_loop()
         writes = [Write(self._known.found(partition), batch, loop.create_future()) for partition, batch in batches]
         async with self._in_time() as connection:
-            await connection.execute("BEGIN")
             stored = await prepare(connection, writes, Mark(file, number), self._ids, number_before=self._reached[1])
             gone = [(write, error) for write in writes if write.future.done() and (error := write.future.exception())]
             if gone:

@@ -7,7 +7,7 @@
 4. note the stamps, the partitions' new ends and this transaction's number in the writer's row, and send the notice.
 
 Ids are hardly ever there already, and their index refuses those that are: so nobody asks for them first, until that
-proves to be wrong. Then the transaction goes back to where it had not yet stored any, and asks.
+proves to be wrong. Then the transaction is rolled back and begins again, and asks.
 
 Whoever calls commits, and knows what to do where the answer is lost: the number in the writer's row tells.
 """
@@ -71,10 +71,26 @@ class IdsExpected:
 async def prepare(
     connection: Connection, writes: Sequence[Write], mark: Mark, ids: IdsExpected, *, number_before: int | None = None
 ) -> list[Stored]:
-    """All steps between BEGIN and COMMIT. Raises `Unregistered`, and what the driver raises.
+    """BEGIN, and all steps up to COMMIT. Raises `Unregistered`, and what the driver raises.
 
     `number_before`: what the writer's number has to be, where somebody else may write under its name, too.
     """
+    if ids.are_new():
+        try:
+            return await _prepared(connection, writes, mark, None, number_before)
+        except UniqueViolationError:
+            ids.were_known()
+            await connection.execute("ROLLBACK")
+            # What was refused has its answer, which another try must not make untrue.
+            writes = [write for write in writes if not write.future.done()]
+    return await _prepared(connection, writes, mark, ids, number_before)
+
+
+async def _prepared(
+    connection: Connection, writes: Sequence[Write], mark: Mark, asked: IdsExpected | None, number_before: int | None
+) -> list[Stored]:
+    """`asked`: none where nobody asks which ids are there."""
+    await connection.execute("BEGIN")
     keys = sorted({write.key for write in writes})
     locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
     ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
@@ -83,9 +99,15 @@ async def prepare(
             write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
     present = [write for write in writes if write.key in ends]
     newest = await Stamps.read(connection, present)
-    stored = await _with_ids(connection, present, ends, newest, ids)
-    for part in stored:
-        ends[part.write.key] += part.fresh
+    known: Offsets = {}
+    looked_up = [write for write in present if write.is_looked_up]
+    if asked is not None and looked_up:
+        known = await _known_ids(connection, looked_up, asked.age_ms)
+        if known:
+            asked.were_known()
+    stored = _plan(present, ends, known, newest)
+    if any(part.keys for part in stored):
+        await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
     if any(part.fresh and part.pushed is None for part in stored):
         await connection.copy_records_to_table(
             "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
@@ -97,55 +119,26 @@ async def prepare(
     return stored
 
 
-async def _with_ids(
-    connection: Connection, writes: list[Write], ends: dict[Key, int], newest: Stamps, ids: IdsExpected
-) -> list[Stored]:
-    """Which messages are new, once their ids are stored."""
-    looked_up = [write for write in writes if write.is_looked_up]
-    if not looked_up:
-        stored = _plan(writes, ends, {}, newest)
-        await _copy_ids(connection, stored)
-        return stored
-    # Stamps are noted while it is planned, so it can be planned once only.
-    if ids.are_new() and not any(write.stamp for write in writes):
-        stored = _plan(writes, ends, {}, newest)
-        await connection.execute("SAVEPOINT no_ids")
-        try:
-            await _copy_ids(connection, stored)
-        except UniqueViolationError:
-            await connection.execute("ROLLBACK TO SAVEPOINT no_ids")
-        else:
-            return stored
-    known = await _known_ids(connection, looked_up, ids.age_ms)
-    if known:
-        ids.were_known()
-    stored = _plan(writes, ends, known, newest)
-    await _copy_ids(connection, stored)
-    return stored
-
-
 def _plan(writes: list[Write], ends: dict[Key, int], known: Offsets, newest: Stamps) -> list[Stored]:
-    ends = dict(ends)
-    fresh: Offsets = {key: {} for key in ends}
+    """What is stored of the writes; `ends` become those after it."""
+    fresh: Offsets | None = None if not known and planning.are_all_different(writes) else {key: {} for key in ends}
     stored: list[Stored] = []
     for write in writes:
+        end = ends[write.key]
         try:
-            is_new = newest.is_new(write, ends[write.key])
+            is_new = newest.is_new(write, end)
         except Unavailable as error:
             write.refuse(error)
             continue
-        if is_new:
-            part = planning.planned(write, ends[write.key], known.get(write.key, {}), fresh[write.key])
-        else:
+        if not is_new:
             part = planning.repeated(write)
-        ends[write.key] += part.fresh
+        elif fresh is None:
+            part = planning.planned_as_new(write, end)
+        else:
+            part = planning.planned(write, end, known.get(write.key, {}), fresh[write.key])
+        ends[write.key] = end + part.fresh
         stored.append(part)
     return stored
-
-
-async def _copy_ids(connection: Connection, stored: list[Stored]) -> None:
-    if any(part.keys for part in stored):
-        await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
 
 
 async def _copy(connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:

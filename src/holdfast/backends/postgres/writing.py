@@ -222,7 +222,6 @@ class Writer:
             try:
                 async with asyncio.timeout(self._database.timeout_s):
                     connection = await self._connected()
-                    await connection.execute("BEGIN")
                     stored = await prepare(connection, writes, Mark(self.id, self._number), self._ids)
                     self._is_sent = True
                     ended_with = await connection.execute("COMMIT")

@@ -21,9 +21,10 @@ from holdfast.wire import batch_builder
 from holdfast.wire.push_batch import Pushed, TimedPush
 
 Choose = Callable[[Event], PartitionId]
-
 # The queue, and the partition's number where it is known.
-place_of: Final[Callable[[Event], tuple[str, int | None]]] = attrgetter("queue", "number")
+Place = tuple[str, int | None]
+
+place_of: Final[Callable[[Event], Place]] = attrgetter("queue", "number")
 _time = attrgetter("time")
 
 
@@ -38,7 +39,7 @@ def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> li
         by_partition.setdefault(choose(event), []).append(event)
 
     places = list(map(place_of, events))
-    add: dict[tuple[str, int | None], Callable[[Event], None]] = {}
+    add: dict[Place, Callable[[Event], None]] = {}
     for queue, number in dict.fromkeys(places):
         if number is None:
             add[queue, number] = add_where_it_belongs

@@ -18,7 +18,7 @@ import structlog
 
 from holdfast.backends.spill import batches, files, stretches
 from holdfast.backends.spill.appending import Appender, CompletedFile
-from holdfast.backends.spill.batches import place_of
+from holdfast.backends.spill.batches import Place, place_of
 from holdfast.backends.spill.events import Event
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
 from holdfast.backends.spill.held import HeldTopics
@@ -311,7 +311,8 @@ class Replayer:
         fresh = present if stretch.batches is not None else await self._not_stored(present)
         known = len(present) - len(fresh)
         try:
-            is_as_it_was, refused = await self._prepare(fresh)
+            places = set(map(place_of, fresh) if stretch.batches is None else stretch.counts)
+            is_as_it_was, refused = await self._prepare(fresh, places)
             if refused:
                 await self._set_aside.of_topics(file, done, stretch.events, fresh, refused)
                 for queue, error in refused.items():
@@ -373,12 +374,11 @@ class Replayer:
         stored = await self._target.committed(tried, tried)
         return [event for event in present if event.tried is None or not stored & {event.tried, event.id}]
 
-    async def _prepare(self, fresh: list[Event]) -> tuple[bool, dict[str, CallerError]]:
+    async def _prepare(self, fresh: list[Event], places: set[Place]) -> tuple[bool, dict[str, CallerError]]:
         """Make topics that are missing. A partition that is not there any more is chosen anew: then it is false.
 
         And which topics are refused, if any.
         """
-        places = set(map(place_of, fresh))
         refused: dict[str, CallerError] = {}
         for queue in {queue for queue, _ in places}:
             if queue in self._waiting.held:

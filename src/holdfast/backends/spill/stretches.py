@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -25,6 +26,8 @@ from holdfast.model.limits import KIB
 
 # Of lines that are worked on in one turn of the loop: one or two milliseconds.
 _TURN_BYTES: Final = 384 * KIB
+# Of the time a turn takes, so much is left to others: the store's short answers come meanwhile, and it is asked on.
+_PAUSE_SHARE: Final = 0.5
 
 tried_of = attrgetter("tried")
 
@@ -165,9 +168,10 @@ class Reader:
         bad: list[BadLine] = []
         lines = 0
         for some in events.some_lines(data, _TURN_BYTES):
+            began_s = time.monotonic()
             read, bad_of_turn = events.events_of(some)
             bad += [each._replace(place=lines + each.place) for each in bad_of_turn]
             lines += len(read)
             stretches.append(Stretch.made(read, self._batch_messages_max))
-            await asyncio.sleep(0)
+            await asyncio.sleep(_PAUSE_SHARE * (time.monotonic() - began_s))
         return Piece(stretches, bad, len(data))

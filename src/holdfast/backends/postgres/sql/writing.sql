@@ -1,6 +1,8 @@
 -- name: register_writer
+-- Waits for a transaction of this writer that nobody listens to any more.
 INSERT INTO holdfast.writers (writer_id) VALUES ($1)
 ON CONFLICT (writer_id) DO UPDATE SET written_at = now()
+RETURNING number
 
 -- name: last_written
 -- Waits for a transaction that nobody listens to any more, and says whether it was committed.
