@@ -106,6 +106,19 @@ def test_kafka_client_reads_keys_headers_and_ids_we_stored(given_messages: list[
     assert [list(m.headers) for m in stored if m.id in ids] == [list(m.headers) for m in given_messages]
 
 
+@examples(100, 3_000)
+@given(st.lists(st.tuples(messages, timestamps), min_size=1, max_size=20))
+def test_kafka_client_reads_the_time_of_each_message(timed: list[tuple[NewMessage, int]]) -> None:
+    ours = bytes(batch_builder.build_timed([message for message, _ in timed], [time_ms for _, time_ms in timed]))
+    times_ms = [time_ms for _, time_ms in timed]
+    assert [(record.timestamp_ms, record.value) for record in foreign_records(ours)] == [
+        (time_ms, message.value) for message, time_ms in timed
+    ]
+    assert [message.timestamp_ms for message in record_batch.decode(ours, 3)] == times_ms
+    head = record_batch.header(ours)
+    assert (head.base_timestamp_ms, head.max_timestamp_ms) == (times_ms[0], max(times_ms))
+
+
 @examples(200, 5_000)
 @given(foreign_record_lists())
 @example([ForeignRecord(i, 1_000, b"\xff" * 12, b"value", []) for i in range(5)])

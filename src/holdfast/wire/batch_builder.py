@@ -21,8 +21,9 @@ _MAGIC = 2
 RECORD_END = b"\0"
 _ID_HEADER = ID_HEADER.encode()
 _NO_KEY = varint.encode(-1)
-# attributes 0, timestamp delta 0
-_ATTRIBUTES_AND_TIME = b"\0\0"
+_ATTRIBUTES = b"\0"
+_NO_DELTA = b"\0"
+_ATTRIBUTES_AND_TIME = _ATTRIBUTES + _NO_DELTA
 _CRC = struct.Struct(">I")
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _BLANK_HEADER = bytes(HEADER_BYTES)
@@ -104,10 +105,21 @@ def build_batch(messages: Sequence[NewMessage], timestamp_ms: int) -> bytearray:
     return sealed([_record(message, index) for index, message in enumerate(messages)], len(messages), timestamp_ms)
 
 
-def _record(message: NewMessage, index: int) -> bytes:
+def build_timed(messages: Sequence[NewMessage], times_ms: Sequence[int]) -> bytearray:
+    """A batch of messages that each have a time of their own."""
+    base_ms = times_ms[0]
+    records = [
+        _record(message, index, varint.encode(time_ms - base_ms))
+        for index, (message, time_ms) in enumerate(zip(messages, times_ms, strict=True))
+    ]
+    return sealed(records, len(messages), base_ms, max(times_ms))
+
+
+def _record(message: NewMessage, index: int, time_delta: bytes = _NO_DELTA) -> bytes:
     key, value, encode = message.key, message.value, varint.encode
     parts = (
-        _ATTRIBUTES_AND_TIME,
+        _ATTRIBUTES,
+        time_delta,
         encode(index),
         _NO_KEY if key is None else encode(len(key)) + key,
         encode(len(value)),
@@ -127,7 +139,9 @@ def _headers(message: NewMessage) -> bytes:
     return encode(len(fields)) + b"".join(fields)
 
 
-def sealed(records: Iterable[bytes | bytearray], count: int, timestamp_ms: int) -> bytearray:
+def sealed(
+    records: Iterable[bytes | bytearray], count: int, timestamp_ms: int, max_timestamp_ms: int | None = None
+) -> bytearray:
     """A whole batch of records that stand one behind the other."""
     batch = bytearray().join((_BLANK_HEADER, *records))
     _HEADER.pack_into(
@@ -141,7 +155,7 @@ def sealed(records: Iterable[bytes | bytearray], count: int, timestamp_ms: int) 
         0,  # attributes
         count - 1,
         timestamp_ms,
-        timestamp_ms,
+        timestamp_ms if max_timestamp_ms is None else max_timestamp_ms,
         -1,
         -1,
         -1,

@@ -14,7 +14,7 @@ in it, however late it is asked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -33,6 +33,8 @@ from holdfast.storage.durable import replace_file, sync_directory
 from holdfast.wire import batch_builder, push_batch, record_batch
 
 _READ_BYTES: Final = 4 * MIB
+# Of batches that become one.
+_JOINED_BYTES_MAX: Final = 1 * MIB
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,8 +91,8 @@ class LogTarget:
         ends = {str(partition): int(self._inner.end_offset(partition)) for partition, _ in batches}
         trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)})
         await asyncio.to_thread(self._note, file, trying)
-        publishes = [self._inner.forward(partition, batch, has_ids=True) for partition, batch in batches]
-        done = await asyncio.gather(*publishes, return_exceptions=True)
+        runs = [self._forward_in_order(partition, run) for partition, run in _joined(batches).items()]
+        done = await asyncio.gather(*runs, return_exceptions=True)
         # Trouble of the moment first: what is wrong with a message is said again when it is tried again.
         failures = sorted(
             (each for each in done if isinstance(each, BaseException)), key=lambda each: isinstance(each, CallerError)
@@ -99,7 +101,14 @@ class LogTarget:
             raise failures[0]
         after = Progress(number, trying.trying, trying.ends) if trying.trying > number else Progress(number)
         await asyncio.to_thread(self._note, file, after)
-        return repeated + sum(each.duplicates for each in done if isinstance(each, BatchPublished))
+        return repeated + sum(each for each in done if isinstance(each, int))
+
+    async def _forward_in_order(self, partition: PartitionId, run: Sequence[bytearray]) -> int:
+        """How many were there already. One at a time: a leader may refuse a batch and take the one behind it."""
+        repeated = 0
+        for batch in run:
+            repeated += (await self._inner.forward(partition, batch, has_ids=True)).duplicates
+        return repeated
 
     async def forget(self, files: Sequence[UUID]) -> None:
         for file in files:
@@ -132,9 +141,10 @@ class LogTarget:
             if len(fresh) == len(records):
                 left.append((partition, batch))
             elif fresh:
-                time_ms = record_batch.header(batch).base_timestamp_ms
+                base_ms = record_batch.header(batch).base_timestamp_ms
                 messages = [message_of(record, record_batch.record_id(record)) for record in fresh]
-                left.append((partition, batch_builder.build_batch(messages, time_ms)))
+                times_ms = [base_ms + record.timestamp_delta for record in fresh]
+                left.append((partition, batch_builder.build_timed(messages, times_ms)))
         return left
 
     async def _ids_from(self, partition: PartitionId, offset: Offset, wanted: set[str]) -> set[str]:
@@ -171,6 +181,41 @@ class LogTarget:
     def _note(self, file: UUID, progress: Progress) -> None:
         replace_file(self._path(file), msgspec.json.encode(progress) + b"\n")
         sync_directory(self._directory)
+
+
+def _joined(batches: Sequence[tuple[PartitionId, bytearray]]) -> dict[PartitionId, list[bytearray]]:
+    """The batches of each partition, in order; many small ones become few, since each waits for the one before."""
+    runs: dict[PartitionId, list[bytearray]] = {}
+    for partition, batch in batches:
+        runs.setdefault(partition, []).append(batch)
+    for run in runs.values():
+        run[:] = [batch for some in _parted(run) for batch in (some if len(some) == 1 else [_one_of(some)])]
+    return runs
+
+
+def _parted(run: Iterable[bytearray]) -> Iterator[list[bytearray]]:
+    """Those that may be one batch together."""
+    some: list[bytearray] = []
+    size = 0
+    for batch in run:
+        if some and size + len(batch) > _JOINED_BYTES_MAX:
+            yield some
+            some, size = [], 0
+        some.append(batch)
+        size += len(batch)
+    if some:
+        yield some
+
+
+def _one_of(some: Iterable[bytearray]) -> bytearray:
+    """One batch that has the messages of all, each with its time."""
+    messages, times_ms = [], []
+    for batch in some:
+        base_ms = record_batch.header(batch).base_timestamp_ms
+        for record in record_batch.decode_records(batch):
+            messages.append(message_of(record, record_batch.record_id(record)))
+            times_ms.append(base_ms + record.timestamp_delta)
+    return batch_builder.build_timed(messages, times_ms)
 
 
 def _count(batches: Sequence[tuple[PartitionId, bytearray]]) -> int:
