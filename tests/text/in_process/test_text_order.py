@@ -134,3 +134,24 @@ async def test_runs_that_wait_are_stored_though_their_publisher_has_left(
         async with asyncio.timeout(30):
             while await broker.stored("t") != [b"0", b"2"]:
                 assert await other.is_usable()
+
+
+async def test_connection_ends_where_nobody_can_say_what_became_of_its_lines(
+    broker: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> asyncio.Future[object]:
+        failed: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(failed.set_exception, RuntimeError("a bug"))
+        return failed
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    async with await broker.connect() as talk:
+        assert await talk.ask(line(0)) == PUBACK
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.node.broker, "publish", fail)
+            talk.send(line(1), line(2))
+            assert await talk.closed_after() == b""
+    assert [str(error) for error in told] == ["a bug"]
+    async with await broker.connect() as other:
+        assert await other.ask(line(1)) == PUBACK

@@ -66,7 +66,7 @@ class TextConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._line_bytes_max = broker.message_bytes_max + TEXT_LINE_OVERHEAD_BYTES
         self._replies = Replies(self.write, self._count_error)
-        self._id_lines = IdLines(broker, dialect.published, self._on_ids_answered, self._count_error)
+        self._id_lines = IdLines(broker, dialect.published, self._on_ids_answered, self._count_error, self.abort)
         # Lines with ids that came while others have no answer yet, and what is behind them: at most one piece, since
         # nothing more is read then.
         self._held: deque[tuple[Item, int]] = deque()

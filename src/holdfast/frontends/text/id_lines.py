@@ -36,11 +36,13 @@ class IdLines:
         published: bytes,
         on_answered: Callable[[Reply, bytes], None],
         on_error: Callable[[HoldfastError], None],
+        abort: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._published = published
         self._on_answered = on_answered
         self._on_error = on_error
+        self._abort = abort
         self._refused_id: bytes | None = None
         self._run: _Run | None = None
         self._sorting: asyncio.Task[None] | None = None
@@ -80,14 +82,21 @@ class IdLines:
             return
 
         def settle(done: asyncio.Future[list[Published]]) -> None:
-            run.ended(topic, failure(done))
+            self._ended(run, topic, failure(done))
             if not run.open:
                 self._settled(run)
 
         if stored.done():
-            run.ended(topic, failure(stored))
+            self._ended(run, topic, failure(stored))
         else:
             stored.add_done_callback(settle)
+
+    def _ended(self, run: _Run, topic: bytes, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, HoldfastError):
+            # A bug of ours: nobody can say what is stored, and the client shall not wait for ever.
+            self._abort()
+            raise error
+        run.ended(topic, error)
 
     def _settled(self, run: _Run) -> None:
         if run.unsorted:
@@ -113,6 +122,9 @@ class IdLines:
                 except HoldfastError as error:
                     run.refuse(places[at:], error)
                     break
+                except Exception:
+                    self._abort()
+                    raise
         run.unsorted.clear()
         self._settled(run)
 
@@ -148,12 +160,10 @@ class _Run:
     def messages(self, topic: bytes) -> list[NewMessage]:
         return [self._messages[place] for place in self.places[topic]]
 
-    def ended(self, topic: bytes, error: BaseException | None) -> None:
+    def ended(self, topic: bytes, error: HoldfastError | None) -> None:
         self.open.discard(topic)
         if error is None:
             return
-        if not isinstance(error, HoldfastError):
-            raise error
         if isinstance(error, CallerError) and len(self.places[topic]) > 1:
             self.unsorted.append(topic)
         else:
