@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
@@ -36,6 +37,28 @@ async def run_script(url: str, statements: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(statements)
     await connection.close()
+
+
+async def test_brokers_that_were_there_before_are_waited_for_though_the_store_was_back_for_a_moment(
+    opened: Open, url: str
+) -> None:
+    store = await opened()
+    holding, replaying = store.database.replaying._holding, store.database.replaying
+    await until(lambda: holding.beat_s is not None)
+    await query(
+        url,
+        "INSERT INTO holdfast.brokers (broker_id, name, addresses, processes, coordinates, seen_at) "
+        "SELECT $1, 'other', addresses, false, false, clock_timestamp() - interval '30 seconds' FROM holdfast.brokers LIMIT 1",
+        uuid4(),
+    )
+    # Lost half a minute ago, there for a moment twenty seconds later, and lost again.
+    for ago_s in (30, 10):
+        holding.beat_s = time.monotonic() - ago_s
+        replaying._on_down()
+    await replaying.probe()
+    back_s = replaying._back_s
+    await until(lambda: (holding.beat_s or 0) >= back_s)
+    assert await replaying.horizon_ms() == float("-inf")
 
 
 def test_deadline_rises_where_nobody_is_answered_and_falls_as_pushes_are() -> None:

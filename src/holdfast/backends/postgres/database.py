@@ -44,6 +44,8 @@ _BROKEN: Final = (
 TROUBLE: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 # What is wrong with a message and not with the moment.
 NOT_TAKEN: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+# Among these, not the message's fault: somebody else stored or deleted something at the same time.
+CROSSED: Final = (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError)
 # Those that leave the connection as it was.
 _REFUSALS: Final = (
     asyncpg.ReadOnlySQLTransactionError,

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from asyncpg import Connection
 
-from holdfast.backends.postgres.database import NOT_TAKEN, TROUBLE, Database
+from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Database
 from holdfast.backends.postgres.holding import LEASE_S, Holding
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
@@ -72,8 +72,9 @@ class Replaying:
     def _on_down(self) -> None:
         """Whoever noticed it, and whether a push was under way or not."""
         self._is_away = True
-        # There may be another one before the spill sees that it is back.
-        self._beat_before_s = self._holding.beat_s
+        # There may be another one before the spill sees that it is back: the first of them counts.
+        if self._beat_before_s is None:
+            self._beat_before_s = self._holding.beat_s
 
     def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
         self._is_away = True
@@ -193,6 +194,9 @@ class Replaying:
         except Unregistered as error:
             self._let_go()
             raise Unavailable("the database says otherwise how far this file is; it is tried again") from error
+        except CROSSED as error:
+            self._let_go()
+            raise Unavailable(f"somebody else changed the same at the same time; it is tried again: {error}") from error
         except NOT_TAKEN as error:
             self._let_go()
             raise BadMessage(f"the database does not take it: {error}") from error

@@ -26,7 +26,7 @@ import asyncpg
 import structlog
 from asyncpg import Connection
 
-from holdfast.backends.postgres.database import NOT_TAKEN, TROUBLE, Database, is_away
+from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Database, is_away
 from holdfast.backends.postgres.planning import Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
@@ -47,8 +47,6 @@ WAITING_MESSAGES_MAX: Final = 500_000
 _GATHER_S_MAX: Final = 0.002
 # Enough for a transaction of its own: what comes meanwhile is taken apart while the database works.
 _GATHER_MESSAGES_MAX: Final = 500
-# Not the message's fault either: somebody else stored or deleted something at the same time.
-_CROSSED: Final = (asyncpg.UniqueViolationError, asyncpg.ForeignKeyViolationError)
 
 
 class Writer:
@@ -185,7 +183,10 @@ class Writer:
             await asyncio.wait((self._storing,))
             finished, self._storing, self._under_way = self._storing, None, []
             error = None if finished.cancelled() else finished.exception()
-            if error is not None:
+            if error is not None and all(write.future.done() for write in writes):
+                # It was given up on; what the driver says of a connection that was cut under it is no news.
+                log.debug("writer_gave_up", problem=type(error).__name__)
+            elif error is not None:
                 # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
                 log.error("writer_failed", exc_info=error)
                 marks = self._marks()
@@ -319,7 +320,7 @@ class Writer:
 
     def _refuse(self, writes: list[Write], error: BaseException, *, connected: bool) -> None:
         """Nothing of it was stored."""
-        if isinstance(error, NOT_TAKEN) and not isinstance(error, _CROSSED):
+        if isinstance(error, NOT_TAKEN) and not isinstance(error, CROSSED):
             refusal: HoldfastError = BadMessage(f"the database does not take it: {error}")
         elif isinstance(error, Unregistered):
             refusal = Unavailable("the database forgot this broker; try again")

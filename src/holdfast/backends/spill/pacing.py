@@ -57,10 +57,12 @@ class Pacing:
         if not self._is_moving:
             answer()
             return
-        self._due.append(_Due(since_s + self._limit_s, count, answer))
+        until_s = since_s + self._limit_s
+        self._due.append(_Due(until_s, count, answer))
         self._make_room(0)
-        if self._due:
-            self._set_timer()
+        # One that waited before it came here may have to be answered before others that are in front of it.
+        if self._due and (self._timer is None or until_s < self._timer_s):
+            self._set_timer(until_s)
 
     def release(self) -> None:
         """Nobody queues any more: the spill is empty, or not being emptied."""
@@ -77,14 +79,11 @@ class Pacing:
         self._room = max(self._room - first.messages, -_OWED_MAX)
         first.answer()
 
-    def _set_timer(self) -> None:
-        """For whoever has to be answered first: one that waited before it came here may be behind others."""
-        next_s = min(each.until_s for each in self._due)
-        if self._timer is None or next_s < self._timer_s:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_s = next_s
-            self._timer = asyncio.get_running_loop().call_later(next_s - time.monotonic(), self._answer_late)
+    def _set_timer(self, until_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = until_s
+        self._timer = asyncio.get_running_loop().call_later(until_s - time.monotonic(), self._answer_late)
 
     def _answer_late(self) -> None:
         """Those who may not wait any longer, and all before them."""
@@ -93,4 +92,4 @@ class Pacing:
         for _ in range(max((place for place, each in enumerate(self._due, 1) if each.until_s <= now_s), default=0)):
             self._answer_first()
         if self._due:
-            self._set_timer()
+            self._set_timer(min(each.until_s for each in self._due))
