@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.broker import admit
-from holdfast.broker import broker as broker_module
+from holdfast.broker import admit, making_topics
 from holdfast.model import names
 from holdfast.model.errors import (
     BadCursorName,
@@ -109,7 +108,7 @@ def test_request_that_is_admitted_fits_into_a_batch_with_its_ids(value_bytes: in
 async def test_topics_that_are_made_at_once_do_not_get_past_the_limit(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "TOPICS_MAX", 4)
+    monkeypatch.setattr(making_topics, "TOPICS_MAX", 4)
     publishing = [desk.broker.publish_values(f"t{i}", [b"x"]).offset for i in range(10)]
     publishing += [desk.broker.publish(f"u{i}", [NewMessage(value=b"x")]) for i in range(10)]  # type: ignore[misc]
     done = await asyncio.gather(*publishing, return_exceptions=True)

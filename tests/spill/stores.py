@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ async def open_spilling(
     spill = SpillBackend(database, database.replaying, SpillSettings(directory, **{**FAST, **settings}), now_ms=now_ms)
     await spill.start()
     opened = Spilling(database, spill, Broker(spill, now_ms=now_ms))
-    spill.create_with(opened.broker.ensure_topic)
+    spill.create_with(partial(opened.broker.ensure_topic, is_promised=True))
     opened.broker.spill_with(spill.push_losable, spill.keep_pushed)
     return opened
 

@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.backends.spill import files, inspecting
+from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.files import SpillDirectory
 from holdfast.cli.app import app
 from holdfast.model.errors import ConfigError, DataDirectoryError
 from tests.postgres.stores import query
@@ -118,6 +120,22 @@ async def test_messages_that_failed_are_stored_when_asked(
     monkeypatch.setenv("HOLDFAST_AUTO_CREATE", "true")
     stored = await replayed(store.directory, "--failed")
     assert (stored["stored"], stored["failed"]) == (5, 0)
+
+
+async def test_messages_that_failed_are_not_stored_beside_the_file_they_are_still_in(
+    opened: Open, server: Server
+) -> None:
+    """A broker noted that they failed, and was killed before they counted as done."""
+    store = await filled(opened, server)
+    await store.stop()
+    first = store.spilled_files()[0]
+    directory = SpillDirectory.open(store.directory)
+    [line] = files.lines(first.path, 0, 1)
+    directory.note_failed(first, [BadLine(0, line, "it was refused")])
+    assert inspecting.requeue(directory) == 0
+    first.path.unlink()
+    assert inspecting.requeue(directory) == 1
+    directory.close()
 
 
 def test_missing_directory_and_missing_store_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from holdfast.backends.spill import files
 from holdfast.model.errors import TooManyTopics, Unavailable
 from holdfast.model.ids import TopicName
 from tests.postgres.stores import query
@@ -207,6 +208,42 @@ async def test_looking_at_topics_that_nobody_knows_makes_none(
     await server.start()
     await store.drained()
     assert {topic.name for topic in store.database.topics()} == {"t", "new", "newer"}
+
+
+async def test_topic_of_an_acknowledged_message_is_made_though_there_are_too_many_by_now(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(server.url)
+    await store.create()
+    server.kill()
+    for number in range(5):
+        await store.push(b"%d" % number, topic="new")
+        await store.push(b"%d" % number)
+    monkeypatch.setattr("holdfast.broker.making_topics.TOPICS_MAX", 1)
+    await server.start()
+    await store.drained()
+    assert await store.values("new") == await store.values() == [b"%d" % number for number in range(5)]
+    assert not store.spill.stats.failed_events
+    with pytest.raises(TooManyTopics):
+        await store.push(b"1", topic="newer")
+
+
+async def test_messages_wait_in_order_where_the_store_has_no_room_for_their_topic(opened: Open, server: Server) -> None:
+    store = await opened(server.url)
+    await store.create()
+    await store.create("old")
+    server.kill()
+    for number in range(5):
+        await store.push(b"%d" % number, topic="new")
+    store.database._topics._partitions_max = 2
+    await server.start()
+    await until(lambda: "at most 2 may be" in store.spill.health.reason)
+    assert (await store.push(b"5", topic="new"))[0].buffered
+    assert not files.failed_files(store.directory)
+    await store.broker.delete_topic("old")
+    await store.drained()
+    assert await store.values("new") == [b"%d" % number for number in range(6)]
+    assert not (await store.push(b"6", topic="new"))[0].buffered
 
 
 async def test_unknown_topic_is_refused_where_topics_are_not_made_by_use(opened: Open, server: Server) -> None:

@@ -7,7 +7,6 @@ messages live, the front ends above it decide how they travel.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.broker import admit
@@ -15,15 +14,16 @@ from holdfast.broker.backend import Backend
 from holdfast.broker.cursors import CursorRead, Cursors
 from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
+from holdfast.broker.making_topics import TopicMaking
 from holdfast.broker.places import parse_place
 from holdfast.broker.popping import Popped, Pops
 from holdfast.broker.publishing import KeepPushed, Publisher, Publishing, PushedPart, PushLosable, Settings
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
 from holdfast.model.cluster import ClusterDescription, GroupDescription
-from holdfast.model.errors import BadValue, TooManyTopics, TopicExists, TopicNotFound
+from holdfast.model.errors import BadValue, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.limits import DEDUPE_AGE_MS_MAX, DEDUPE_IDS_MAX, MESSAGE_BYTES_MAX, STALE_AFTER_MS, TOPICS_MAX
+from holdfast.model.limits import DEDUPE_AGE_MS_MAX, DEDUPE_IDS_MAX, MESSAGE_BYTES_MAX, STALE_AFTER_MS
 from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
 from holdfast.model.topics import CursorDescription, Topic, TopicConfig, TopicDescription
 from holdfast.wire import record_batch
@@ -52,13 +52,13 @@ class Broker:
         self.auto_create = auto_create
         self.message_bytes_max = message_bytes_max
         self.cursor_claims = Cursors(backend)
-        self._creating = 0
         self._now_ms = now_ms
         self._delivers_from = delivers_from
+        self._making = TopicMaking(backend, delivers_from)
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         # Also for parts of the broker that make batches themselves.
-        self.publisher = Publisher(backend, settings, self.stats, now_ms, self._create)
+        self.publisher = Publisher(backend, settings, self.stats, now_ms, self._making.make)
         self.pops = Pops(self)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
@@ -71,23 +71,8 @@ class Broker:
         """Raises `TopicExists`, `BadTopicName`, `BadValue`."""
         topic_name = names.topic_name(name)
         config.checked()
-        await self._create(topic_name, config)
+        await self._making.make(topic_name, config)
         return self.describe_topic(topic_name)
-
-    async def _create(self, name: TopicName, config: TopicConfig) -> None:
-        """What subscribers will read comes first, so that it is there as soon as the topic is."""
-        # Those that are on their way count: one chunk of lines may name thousands.
-        if self.backend.topic(name) is None and len(self.backend.topics()) + self._creating >= TOPICS_MAX:
-            raise TooManyTopics(f"there are {TOPICS_MAX} topics already; delete one first")
-        self._creating += 1
-        try:
-            delivered = self._delivers_from(name)
-            if delivered != name:
-                with contextlib.suppress(TopicExists):
-                    await self.backend.create_topic(delivered, config)
-            await self.backend.create_topic(name, config)
-        finally:
-            self._creating -= 1
 
     async def delete_topic(self, name: str) -> None:
         """What subscribers read goes with it: a new topic of that name begins empty on both ends."""
@@ -108,11 +93,14 @@ class Broker:
         """The topic whose messages subscribers of `name` get: itself, or what its processor makes of it."""
         return self._delivers_from(names.topic_name(name))
 
-    async def ensure_topic(self, name: str) -> Topic:
-        """The topic, created if it is missing and topics may be created by use."""
+    async def ensure_topic(self, name: str, *, is_promised: bool = False) -> Topic:
+        """The topic, created if it is missing and topics may be created by use.
+
+        `is_promised`: it is for acknowledged messages, which are not kept out by how many topics there are.
+        """
         checked = names.topic_name(name)
         if self.backend.topic(checked) is None and self.auto_create:
-            await self.publisher.topics.ensure(checked)
+            await (self._making.make_promised(checked) if is_promised else self.publisher.topics.ensure(checked))
         return self._topic(checked)
 
     # --- publishing -------------------------------------------------------------------------------

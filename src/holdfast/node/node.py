@@ -8,6 +8,7 @@ import errno
 import resource
 import socket
 import time
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -103,7 +104,7 @@ class Node:
             on_skip=lambda text: log.warning("messages_skipped", what=text),
         )
         if self.store.spill is not None:
-            self.store.spill.create_with(self.broker.ensure_topic)
+            self.store.spill.create_with(partial(self.broker.ensure_topic, is_promised=True))
             self.broker.spill_with(self.store.spill.push_losable, self.store.spill.keep_pushed)
         self.transactions = Transactions(
             self.broker,

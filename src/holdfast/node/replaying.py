@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,8 @@ async def replay(
     spill = store.spill
     assert spill is not None
     try:
-        spill.create_with(Broker(spill, now_ms=now_ms, auto_create=config.auto_create).ensure_topic)
+        broker = Broker(spill, now_ms=now_ms, auto_create=config.auto_create)
+        spill.create_with(partial(broker.ensure_topic, is_promised=True))
         async with asyncio.timeout(timeout_s):
             while not spill.is_drained:
                 on_progress(spill.stats.replayed_events)

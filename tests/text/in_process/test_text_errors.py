@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.broker import broker as broker_module
+from holdfast.broker import making_topics
 from holdfast.frontends.text import connection as connection_module
 from holdfast.model.errors import DiskFull, StorageFailed
 from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving, until
@@ -89,7 +89,7 @@ async def test_missing_topic_is_told_where_topics_are_not_made_by_use(tmp_path: 
 async def test_topics_beyond_the_limit_are_refused_also_where_they_are_made_by_use(
     broker: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_module, "TOPICS_MAX", 5)
+    monkeypatch.setattr(making_topics, "TOPICS_MAX", 5)
     async with await broker.connect() as talk:
         talk.send(*[b"PUBLISH|t%d|x" % i for i in range(20)])
         answers = [line if line == PUBACK else code_of(line) for line in await talk.lines(20)]

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from holdfast.backends.spill import events, files, held, pushes
+from holdfast.backends.spill import events, files, pushes
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
@@ -180,7 +180,6 @@ class SpillBackend(PassingBackend):
             self.health.fell_back(problem)
         # Before the first file of this broker is begun: what is half written now was left by another.
         try:
-            await asyncio.to_thread(held.put_back_ready, self.directory.path)
             found = await asyncio.to_thread(self.directory.recover)
         except OSError as error:
             self.directory.close()
@@ -212,8 +211,8 @@ class SpillBackend(PassingBackend):
 
     async def _run(self, found: Sequence[SpillFile]) -> None:
         while True:
-            self.losable.flush(is_healthy=self.is_healthy)
             try:
+                self.losable.flush(is_healthy=self.is_healthy)
                 if not self.waiting.is_known:
                     await self._take_stock(found)
                 await self.health.look()

@@ -8,7 +8,6 @@
     failover_<UUIDv7>.buf          complete: will be stored and then deleted, the lowest name first
     qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
     failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
-    failed/<name>.ready            lines on their way back from there (`held`)
 
 A `.buf` holds one line for each message (`events`). Names rise, also where the clock of the machine goes back. Anything
 else in the directory is left alone.

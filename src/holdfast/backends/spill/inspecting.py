@@ -135,10 +135,12 @@ def requeue(directory: SpillDirectory) -> int:
     They are older than what waits, and what waits of their topics must not overtake them.
 
     The new file is durable before the lines go from `failed`: a crash between leaves them in both, to be stored twice
-    at worst, and never in neither.
+    at worst, and never in neither. Of a file that is still there nobody can say whether its lines count as done.
     """
     count = 0
     for path in files.failed_files(directory.path):
+        if (directory.path / path.name).exists():
+            continue
         noted = files.failed_lines(path)
         again = [line.event.encode() for line in noted if line.event is not None and _is_good(line.event)]
         if not again:

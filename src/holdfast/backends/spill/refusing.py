@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from holdfast.model.errors import CallerError, TooManyTopics
+from holdfast.model.errors import CallerError, TooManyTopics, Unavailable
 from holdfast.model.ids import TopicName
 
 log = structlog.get_logger("holdfast.spill")
@@ -22,9 +22,6 @@ log = structlog.get_logger("holdfast.spill")
 TRIES_MAX: Final = 3
 PAUSE_S: Final = 0.05
 _REMEMBERED_MAX: Final = 1_000
-_HELD: Final = (
-    "delete a topic with `holdfast topics delete`: its messages wait in failed/ and are stored soon after, in order"
-)
 
 
 class Refusals:
@@ -43,6 +40,9 @@ class Refusals:
         for tries in range(1, TRIES_MAX + 1):
             try:
                 await self._ensure_topic(TopicName(queue))
+            except TooManyTopics as full:
+                # No verdict on the messages, which may not be overtaken either: until there is room, all wait.
+                raise Unavailable(f"topic {queue} cannot be made: {full.message}") from full
             except CallerError as refusal:
                 error = refusal
             else:
@@ -54,18 +54,8 @@ class Refusals:
         if len(self._refused) >= _REMEMBERED_MAX:
             self._refused.clear()
         self._refused[queue] = time.monotonic() + self._holds_s, error
-        hint = _HELD if isinstance(error, TooManyTopics) else "its messages go to failed/"
-        log.warning("spill_topic_refused", topic=queue, problem=error.message, hint=hint)
+        log.warning("spill_topic_refused", topic=queue, problem=error.message, hint="its messages go to failed/")
         return error
-
-    async def can_be_made(self, queue: str) -> bool:
-        """Ask once for a topic that was refused. Raises `Unavailable`."""
-        try:
-            await self._ensure_topic(TopicName(queue))
-        except CallerError:
-            return False
-        self._refused.pop(queue, None)
-        return True
 
 
 def in_words(error: CallerError) -> str:

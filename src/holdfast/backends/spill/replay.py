@@ -21,7 +21,6 @@ from holdfast.backends.spill.appending import Appender, CompletedFile
 from holdfast.backends.spill.batches import Place, place_of
 from holdfast.backends.spill.events import Event
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
-from holdfast.backends.spill.held import HeldTopics
 from holdfast.backends.spill.last_lap import LAP_EVENTS_MAX, LastLap
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.refusing import PAUSE_S, TRIES_MAX, Refusals
@@ -30,7 +29,7 @@ from holdfast.backends.spill.stats import SpillStats
 from holdfast.backends.spill.stretches import Reader, Stretch, counted, counted_between, counts_of, tried_of
 from holdfast.backends.spill.telling import Teller
 from holdfast.backends.spill.waiting import Waiting
-from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, TooManyTopics, Unavailable
+from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, Unavailable
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.topics import Topic
 
@@ -87,7 +86,6 @@ class Replayer:
         self._topic = topic
         self._set_aside = SetAside(directory, stats)
         self._refusals = Refusals(ensure_topic, settings.retry_s)
-        self._held = HeldTopics(directory, appender.kind, waiting, stats, self._refusals, settings.retry_s)
         self._is_busy = is_busy
         self._last_lap = last_lap
         self._teller = Teller()
@@ -136,8 +134,6 @@ class Replayer:
         Raises `OSError`: then nothing is counted, and it can be called again.
         """
         old: list[CompletedFile] = []
-        if files.failed_files(self._directory.path):
-            self._waiting.held = await asyncio.to_thread(self._held.found)
         counts: Counter[PartitionId] = Counter()
         for file in found:
             try:
@@ -164,11 +160,6 @@ class Replayer:
             if not self.pending_files and self._appender.active_events:
                 await self._complete_active()
                 if self._appender.failure is not None:
-                    self.announce()
-            # Not in the middle of a file: what of it is stored is known of one file at a time.
-            if not self.pending_files or self._passed_until[0] != self.pending_files[0].file:
-                for held in await self._held.brought_back(self._topic):
-                    self.pending_files.appendleft(held)
                     self.announce()
             while self.pending_files:
                 self.is_replaying = True
@@ -315,9 +306,6 @@ class Replayer:
             is_as_it_was, refused = await self._prepare(fresh, places)
             if refused:
                 await self._set_aside.of_topics(file, done, stretch.events, fresh, refused)
-                for queue, error in refused.items():
-                    if isinstance(error, TooManyTopics):
-                        self._held.hold(TopicName(queue))
                 fresh = [event for event in fresh if event.queue not in refused]
             made = stretch.batches if is_as_it_was and not refused else None
             if made is None:
@@ -381,9 +369,7 @@ class Replayer:
         """
         refused: dict[str, CallerError] = {}
         for queue in {queue for queue, _ in places}:
-            if queue in self._waiting.held:
-                refused[queue] = TooManyTopics("it queues behind others of its topic, which could not be made")
-            elif self._topic(TopicName(queue)) is None:
+            if self._topic(TopicName(queue)) is None:
                 error = await self._refusals.made(queue)
                 if error is not None:
                     refused[queue] = error

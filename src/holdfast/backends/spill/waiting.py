@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.ids import PartitionId
 
 # Stands for all partitions of a topic: a message whose partition is yet to be chosen may go to any.
 ANY = -1
@@ -16,14 +16,10 @@ class Waiting:
     def __init__(self) -> None:
         self.is_known = False
         self.total = 0
-        # Topics whose messages wait elsewhere than in files that are stored (`held`).
-        self.held: set[TopicName] = set()
         self._counts: Counter[PartitionId] = Counter()
 
     def is_waiting(self, partition: PartitionId) -> bool:
         if not self.is_known:
-            return True
-        if partition.topic in self.held:
             return True
         return bool(self._counts) and (partition in self._counts or PartitionId(partition.topic, ANY) in self._counts)
 
