@@ -48,7 +48,8 @@ async def test_brokers_that_were_there_before_are_waited_for_though_the_store_wa
     await query(
         url,
         "INSERT INTO holdfast.brokers (broker_id, name, addresses, processes, coordinates, seen_at) "
-        "SELECT $1, 'other', addresses, false, false, clock_timestamp() - interval '30 seconds' FROM holdfast.brokers LIMIT 1",
+        "SELECT $1, 'other', addresses, false, false, clock_timestamp() - interval '30 seconds' "
+        "FROM holdfast.brokers LIMIT 1",
         uuid4(),
     )
     # Lost half a minute ago, there for a moment twenty seconds later, and lost again.
