@@ -14,7 +14,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset
 from holdfast.spark import fetching
 from holdfast.spark.decoding import decode
-from holdfast.spark.fetching import Slice, Source, fetch
+from holdfast.spark.fetching import Fetched, Slice, Source, fetch
 from holdfast.spark.schema import arrow_schema, source_schema
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.record_batch import place
@@ -75,8 +75,8 @@ def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 5.0, w
     with brokers(*scripts) as servers:
         source = Source(servers, timeout_s, fails)
         found: list[int] = []
-        for data in fetch(source, wanted):
-            found += decode(data, "orders", 0, wanted.start, wanted.end, SCHEMA).column("offset").to_pylist()
+        for start, data in fetch(source, wanted):
+            found += decode(data, "orders", 0, start, wanted.end, SCHEMA).column("offset").to_pylist()
         return found
 
 
@@ -92,6 +92,35 @@ def in_turn(*answers: Answer) -> Script:
 
 def test_slice_is_cut_out_of_the_batches_that_hold_it() -> None:
     assert offsets_read(in_turn((200, stored(0, 5), 5), (200, stored(5, 5), 10))) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        [(2, 6), (0, 10)],  # rows from what was asked for on, then the batch that was published
+        [(0, 4), (1, 6), (0, 10)],
+        [(2, 3), (3, 4), (2, 8)],
+    ],
+)
+def test_message_is_read_once_wherever_batches_begin(bounds: list[tuple[int, int]]) -> None:
+    answers = [(200, stored(first, end - first), end) for first, end in bounds]
+    assert offsets_read(in_turn(*answers)) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "gap",
+    [
+        (200, stored(4, 6), 10),
+        (200, stored(0, 4) + stored(6, 4), 10),
+        (200, stored(0, 4) + stored(3, 7), 10),
+        (200, stored(0, 4), 10),
+        (200, b"", 10),
+        (200, stored(0, 2), 2),
+    ],
+)
+def test_answer_that_leaves_messages_out_or_brings_them_twice_is_asked_for_again(gap: Answer) -> None:
+    """Nobody would miss them."""
+    assert offsets_read(in_turn(gap, (200, stored(0, 10), 10))) == [2, 3, 4, 5, 6, 7]
 
 
 def test_broker_that_cannot_just_now_is_asked_again_and_the_next_one_too() -> None:
@@ -162,7 +191,7 @@ def test_messages_of_another_topic_of_that_name_are_not_taken_for_those_planned(
     else:
         anew = in_turn(*[(200, stored(0, 10), 10)] * 3)
 
-    def read() -> list[bytearray]:
+    def read() -> list[Fetched]:
         with brokers(anew, topic_created_ms=CREATED_MS + 1) as servers:
             return list(fetch(Source(servers, 5.0, fails), WANTED))
 

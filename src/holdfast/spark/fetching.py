@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from holdfast.model.errors import HoldfastError, RemoteError
 from holdfast.spark.broker_calls import BATCHES_TYPE, BrokerConnection, Patience, Servers, is_passing, refusal, why
-from holdfast.spark.checksums import batches_match
+from holdfast.spark.checksums import fault_in
 from holdfast.spark.errors import DataLost, with_code
 
 # The most that a broker gives in one answer, unless one batch is larger.
@@ -62,6 +62,17 @@ class Source(NamedTuple):
     fail_on_data_loss: bool
 
 
+class Fetched(NamedTuple):
+    """Batches as they are stored: all messages from `start` on are new, and those before it were handed on already.
+
+    Where a batch begins is up to the broker that answers, and each time another question: a PostgreSQL store makes one
+    of its rows from the offset on that was asked for, or gives the whole one that somebody published.
+    """
+
+    start: int
+    batches: bytearray
+
+
 class _Answer(NamedTuple):
     status: int
     next_offset: int
@@ -78,9 +89,9 @@ class _NoTopic(_TryAgain):
     """This broker has no such topic, or another of its name."""
 
 
-def fetch(source: Source, wanted: Slice) -> Iterator[bytearray]:
-    """Batches, as they are stored, that hold all messages of the slice; the first and last may hold others too."""
-    answers: queue.Queue[bytearray | BaseException | None] = queue.Queue(READ_AHEAD)
+def fetch(source: Source, wanted: Slice) -> Iterator[Fetched]:
+    """All messages of the slice, each at or behind the `start` of one answer only; others may stand around them."""
+    answers: queue.Queue[Fetched | BaseException | None] = queue.Queue(READ_AHEAD)
     fetcher = _Fetcher(source, wanted)
     reader = threading.Thread(target=_read_ahead, args=(fetcher, answers), name=f"reading {wanted}", daemon=True)
     reader.start()
@@ -101,12 +112,12 @@ def fetch(source: Source, wanted: Slice) -> Iterator[bytearray]:
         reader.join()
 
 
-def _read_ahead(fetcher: _Fetcher, answers: queue.Queue[bytearray | BaseException | None]) -> None:
+def _read_ahead(fetcher: _Fetcher, answers: queue.Queue[Fetched | BaseException | None]) -> None:
     try:
         while True:
-            body = fetcher.next()
-            answers.put(body)
-            if body is None:
+            fetched = fetcher.next()
+            answers.put(fetched)
+            if fetched is None:
                 return
     except BaseException as error:  # noqa: BLE001 - it is raised where the answers are taken
         answers.put(error)
@@ -130,7 +141,7 @@ class _Fetcher:
         self._stopped.set()
         self._broker.interrupt()
 
-    def next(self) -> bytearray | None:
+    def next(self) -> Fetched | None:
         """The next batches, or nothing at the slice's end and when nothing more is wanted."""
         patience = Patience(self._source.broker_timeout_s, self._stopped.wait)
         is_told = False
@@ -140,15 +151,15 @@ class _Fetcher:
                 answer = self._ask(self._messages_path())
                 if answer.status == 200:
                     self._check_topic(answer.created_ms)
-                    if not batches_match(answer.body):
-                        raise _TryAgain("sent bytes that do not match their checksum")
-                    if answer.next_offset > self._position:
-                        self._mean_bytes = len(answer.body) / (answer.next_offset - self._position)
-                        self._position = answer.next_offset
-                        if answer.body:
-                            return answer.body
-                        continue
-                    raise _TryAgain(f"has nothing at offset {self._position} yet")
+                    fault = fault_in(answer.body, self._position, answer.next_offset)
+                    if fault is not None:
+                        raise _TryAgain(fault)
+                    if not answer.body:
+                        raise _TryAgain(f"has nothing at offset {self._position} yet")
+                    fetched = Fetched(self._position, answer.body)
+                    self._mean_bytes = len(answer.body) / (answer.next_offset - self._position)
+                    self._position = answer.next_offset
+                    return fetched
                 self._go_on_behind(refusal(answer.body, answer.status), answer.status)
             except (OSError, http.client.HTTPException, _TryAgain) as failure:
                 no_topic += isinstance(failure, _NoTopic)

@@ -27,7 +27,7 @@ def read_slice(options: SourceOptions, schema: StructType, wanted: Slice | None)
 
     columns = arrow_schema(schema)
     source = Source(options.servers, options.broker_timeout_s, options.fail_on_data_loss)
-    for data in fetch(source, wanted):
-        batch = decode(data, wanted.topic, wanted.partition, wanted.start, wanted.end, columns)
+    for start, data in fetch(source, wanted):
+        batch = decode(data, wanted.topic, wanted.partition, start, wanted.end, columns)
         for first in range(0, batch.num_rows, _ROWS_MAX):
             yield batch.slice(first, _ROWS_MAX)
