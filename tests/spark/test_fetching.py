@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset
-from holdfast.spark import fetching
+from holdfast.spark import broker_calls, fetching
 from holdfast.spark.decoding import decode
 from holdfast.spark.fetching import Fetched, Slice, Source, fetch
 from holdfast.spark.schema import arrow_schema, source_schema
@@ -180,6 +180,22 @@ def test_deleted_topic_is_believed_when_every_broker_says_so_again(fails: bool) 
     else:
         assert offsets_read(gone, gone, fails=False) == []
     assert len(asked) == 6
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_topic_is_not_gone_because_one_broker_of_several_has_not_heard_of_it(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are away, and may have it: the task waits for them, and says so in the end."""
+    monkeypatch.setattr(broker_calls, "_PAUSE_S_MAX", 0.01)
+    with pytest.raises(HoldfastError, match=r"\[connection_lost\].*topic_not_found") as raised:
+        offsets_read(
+            lambda _: refusal(404, "topic_not_found"),
+            lambda _: refusal(503, "no_quorum"),
+            fails=fails,
+            timeout_s=0.5,
+        )
+    assert raised.value.code == "connection_lost"
 
 
 @pytest.mark.parametrize("fails", [True, False])

@@ -42,8 +42,7 @@ class BrokerConnection:
 
     @property
     def address(self) -> str:
-        host, port = self._servers[self._turn]
-        return f"{host}:{port}"
+        return address_of(self._servers[self._turn])
 
     def ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> http.client.HTTPResponse:
         """Send a request, on a new connection if there is none; the caller reads the answer's body to its end."""
@@ -92,6 +91,10 @@ class Patience:
             ) from None
         self._pause(random.uniform(self._pause_s / 2, self._pause_s))
         self._pause_s = min(_PAUSE_S_MAX, 2 * self._pause_s)
+
+
+def address_of(server: tuple[str, int]) -> str:
+    return f"{server[0]}:{server[1]}"
 
 
 def is_passing(status: int, code: str) -> bool:

@@ -15,12 +15,22 @@ import json
 import logging
 import queue
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from holdfast.model.errors import HoldfastError, RemoteError
-from holdfast.spark.broker_calls import BATCHES_TYPE, BrokerConnection, Patience, Servers, is_passing, refusal, why
+from holdfast.spark.broker_calls import (
+    BATCHES_TYPE,
+    BrokerConnection,
+    Patience,
+    Servers,
+    address_of,
+    is_passing,
+    refusal,
+    why,
+)
 from holdfast.spark.checksums import fault_in
 from holdfast.spark.errors import DataLost, with_code
 
@@ -35,7 +45,8 @@ READ_AHEAD: Final = 2
 # What a broker waits for a message that another one has told of.
 _WAIT_MS: Final = 1000
 _SOCKET_TIMEOUT_S: Final = 15.0
-# A node that was away does not know of a new topic at once, so one "no" is not believed. How often each is asked.
+# A node that was away does not know of a new topic at once, so one "no" is not believed, nor many of one node alone:
+# how often each of them has to say so.
 _NO_TOPIC_ASKED: Final = 3
 
 _log = logging.getLogger("holdfast.spark")
@@ -145,7 +156,7 @@ class _Fetcher:
         """The next batches, or nothing at the slice's end and when nothing more is wanted."""
         patience = Patience(self._source.broker_timeout_s, self._stopped.wait)
         is_told = False
-        no_topic = 0
+        no_topic: Counter[str] = Counter()
         while self._position < self._wanted.end and not self._stopped.is_set():
             try:
                 answer = self._ask(self._messages_path())
@@ -162,8 +173,8 @@ class _Fetcher:
                     return fetched
                 self._go_on_behind(refusal(answer.body, answer.status), answer.status)
             except (OSError, http.client.HTTPException, _TryAgain) as failure:
-                no_topic += isinstance(failure, _NoTopic)
-                if no_topic >= _NO_TOPIC_ASKED * len(self._source.servers):
+                no_topic[self._broker.address] += isinstance(failure, _NoTopic)
+                if all(no_topic[address_of(each)] >= _NO_TOPIC_ASKED for each in self._source.servers):
                     self._lost(self._wanted.end, "is gone with its topic")
                     continue
                 reason = f"{self._broker.address}: {why(failure)}"
