@@ -66,7 +66,7 @@ def test_job_whose_rows_are_committed_does_not_fail_because_its_writer_is_not_fo
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with broker_that_answers(forget=True) as (servers, asked):
-        BatchWriter(options(servers, brokerTimeout="200ms")).commit([Staged("writer", ["receipt"])])
+        BatchWriter(options(servers, brokerTimeout="200ms")).commit([Staged("writer", 0, ["receipt"])])
     assert asked[:2] == ["commit", "forget"]
     assert "could not forget the writer" in caplog.text and "no_quorum" in caplog.text
 
@@ -87,7 +87,7 @@ def test_batch_without_tasks_has_nothing_to_commit() -> None:
     with broker_that_answers() as (servers, asked):
         StreamWriter(options(servers)).commit([], 3)
         assert asked == []
-        StreamWriter(options(servers)).commit([Staged("query", []), Staged("query", ["receipt"])], 4)
+        StreamWriter(options(servers)).commit([Staged("query", 4, []), Staged("query", 4, ["receipt"])], 4)
     assert asked == ["commit"]
 
 
@@ -97,12 +97,12 @@ def test_query_whose_writer_is_ahead_of_its_checkpoint_fails_and_does_not_lose_i
         broker_that_answers(committed={"duplicate": True, "last_number": 7}) as (servers, _),
         pytest.raises(HoldfastError, match=r"\[writer_ahead\] the writer nightly.*up to number 7.*this is number 3"),
     ):
-        StreamWriter(options(servers)).commit([Staged("nightly", [])], 3)
+        StreamWriter(options(servers)).commit([Staged("nightly", 3, [])], 3)
 
 
 def test_last_batch_of_a_query_may_come_again(caplog: pytest.LogCaptureFixture) -> None:
     with broker_that_answers(committed={"duplicate": True, "last_number": 3}) as (servers, _):
-        StreamWriter(options(servers)).commit([Staged("nightly", [])], 3)
+        StreamWriter(options(servers)).commit([Staged("nightly", 3, [])], 3)
     assert "batch 3 of nightly was committed before" in caplog.text
 
 
@@ -119,7 +119,7 @@ def test_last_batch_of_a_query_may_come_again(caplog: pytest.LogCaptureFixture) 
 def test_answer_that_decides_nothing_is_asked_for_again(first: tuple[int, bytes]) -> None:
     """A job that failed now might be committed all the same, and would be run again."""
     with broker_that_answers(first=first) as (servers, asked):
-        BatchWriter(options(servers, writer="nightly", brokerTimeout="5s")).commit([Staged("nightly", ["receipt"])])
+        BatchWriter(options(servers, writer="nightly", brokerTimeout="5s")).commit([Staged("nightly", 0, ["receipt"])])
     assert asked == ["commit", "commit"]
 
 
@@ -138,6 +138,6 @@ def test_job_that_met_its_own_commit_was_not_committed_before(
     pending = (503, b'{"error": {"code": "commit_pending", "message": "it is decided"}}')
     known: dict[str, object] = {"duplicate": True, "last_number": 0}
     with broker_that_answers(committed=known, first=pending if is_sent_again else None) as (servers, asked):
-        BatchWriter(options(servers, writer="nightly")).commit([Staged("nightly", ["receipt"])])
+        BatchWriter(options(servers, writer="nightly")).commit([Staged("nightly", 0, ["receipt"])])
     assert len(asked) == 1 + is_sent_again
     assert ("was committed before" in caplog.text) is not is_sent_again

@@ -94,4 +94,4 @@ def test_option_topic_wins_over_a_column_of_that_name() -> None:
 def test_job_with_too_many_pieces_says_what_to_do() -> None:
     writer = BatchWriter(parse_sink_options({"servers": "127.0.0.1:1", "topic": "orders"}))
     with pytest.raises(TooLarge, match=r"\[too_large\] the tasks staged 30000 pieces.*coalesce"):
-        writer.commit([Staged("writer", ["receipt"] * 15_000), Staged("writer", ["receipt"] * 15_000)])
+        writer.commit([Staged("writer", 0, ["receipt"] * 15_000)] * 2)

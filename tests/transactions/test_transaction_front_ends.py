@@ -193,12 +193,14 @@ def test_abort_needs_no_body(server: Server) -> None:
 def test_commands_say_how_far_writers_are(server: Server) -> None:
     with holdfast.connect_blocking(url(server)) as broker:
         broker.transaction("cli", 12).commit([])
+        broker.transaction("of-spark", 5 << 31 | 77).commit([])
 
     def run(*words: str) -> str:
         command = [sys.executable, "-m", "holdfast.cli", "transactions", *words, "--server", f"127.0.0.1:{server.port}"]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
-    assert "cli" in run("list")
+    listed = {line.split()[0]: line.split()[1:3] for line in run("list").splitlines()[1:]}
+    assert listed["cli"] == ["12", "-"] and listed["of-spark"] == [str(5 << 31 | 77), "5"]
     assert run("show", "cli").startswith("cli committed 12 at ")
     assert json.loads(run("show", "cli", "--json"))["last_number"] == 12
     assert run("forget", "cli", "--yes") == "forgot cli\n"

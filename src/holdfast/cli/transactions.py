@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import output, session
 from holdfast.cli.options import SERVER_DEFAULT, Json, JsonLines, Server, Yes, examples
 from holdfast.cli.topics import confirm
+from holdfast.model.limits import QUERY_BITS
 
 if TYPE_CHECKING:
     from holdfast.model.ids import TimestampMs
@@ -28,9 +29,10 @@ def list_writers(server: Server = SERVER_DEFAULT, as_json: JsonLines = False) ->
         for each in writers:
             output.print_json(each)
         return
-    table = output.table("writer", "last number", "committed", numbers=("last number",))
+    table = output.table("writer", "last number", "Spark batch", "committed", numbers=("last number", "Spark batch"))
     for each in writers:
-        table.add_row(each.writer, "-" if each.last_number is None else str(each.last_number), _when(each.committed_ms))
+        number = "-" if each.last_number is None else str(each.last_number)
+        table.add_row(each.writer, number, _spark_batch(each.last_number), _when(each.committed_ms))
     output.console().print(table)
 
 
@@ -59,6 +61,12 @@ def forget(writer: Writer, yes: Yes = False, server: Server = SERVER_DEFAULT, as
         output.print_json({"forgot": writer})
     else:
         print(f"forgot {writer}")
+
+
+def _spark_batch(number: int | None) -> str:
+    """The batch in a number so large that it may be of a Spark query with the option `writer`."""
+    batch = (number or 0) >> QUERY_BITS
+    return str(batch) if batch else "-"
 
 
 def _when(time_ms: TimestampMs | None) -> str:

@@ -63,6 +63,9 @@ WRITERS_MAX: Final = 100_000
 TRANSACTION_PARTITIONS: Final = 8
 # A writer's number. A cursor keeps it, and databases keep cursors in 64 bits.
 NUMBER_MAX: Final = 2**62
+# Of a number of a Spark query that has a name of its own: the lower bits say which query, those above them which batch.
+# So it has two billion batches, and two queries are taken for one once in two billion times.
+QUERY_BITS: Final = 31
 # A commit is one message; so many receipts are about one megabyte of it. With the longest names they are 13 MB of
 # JSON, which the body of a request may have.
 RECEIPTS_PER_COMMIT_MAX: Final = 20_000

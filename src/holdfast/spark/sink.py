@@ -1,9 +1,9 @@
 """Writing to topics: `df.write` and `df.writeStream.format("holdfast")`, exactly once.
 
 Tasks stage their rows where nobody sees them and give the driver their receipts; the driver commits the receipts of the
-tasks that won under the query's id and the batch's number (docs/transactions.md). A task that runs twice stages twice,
-and one of the two is named. A driver that dies and comes back commits the same number: if that was decided, what it
-staged again is dropped.
+tasks that won under the query's id and the batch's number (docs/transactions.md), or under a name that was given,
+where the number says the query, too. A task that runs twice stages twice, and one of the two is named. A driver that
+dies and comes back commits the same number: if that was decided, what it staged again is dropped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from holdfast.model.errors import HoldfastError, TooLarge
-from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
+from holdfast.model.errors import BadValue, HoldfastError, StagedExpired, TooLarge
+from holdfast.model.limits import NUMBER_MAX, QUERY_BITS, RECEIPTS_PER_COMMIT_MAX
 from holdfast.spark.errors import WriterAhead, with_code
 from holdfast.spark.sink_options import SinkOptions
 
@@ -33,8 +33,7 @@ _BATCH: Final = "streaming.sql.batchId"
 # What is left behind otherwise does no harm: nobody waits for it as long as for the rows.
 _CLEANING_S_MAX: Final = 10.0
 
-# Enough to tell the names apart that one query was ever given.
-_CLAIM_DIGITS: Final = 16
+_BATCHES_MAX: Final = NUMBER_MAX >> QUERY_BITS
 
 _log = logging.getLogger("holdfast.spark")
 
@@ -44,9 +43,10 @@ class Staged(WriterCommitMessage):
     """What one task has staged, and for whom."""
 
     writer: str
+    number: int
     receipts: list[str]
-    # Of a task of a query: its id, which lives in the checkpoint.
-    query: str = ""
+    # A task that was told that the number is committed already has nothing to do, and stages nothing.
+    is_done: bool = False
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -93,41 +93,54 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None, "tasks have a context"
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None and batch is not None, "a task of a streaming query knows its query and its batch"
-        staged = _staged(self._options, self._options.writer or f"spark-{query}", int(batch), iterator)
-        return replace(staged, query=query)
+        if self._options.writer is None:
+            return _staged(self._options, f"spark-{query}", int(batch), iterator)
+        return _staged(self._options, self._options.writer, _batch_number(query, int(batch)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # One writer: all tasks are of one query. Spark has a task even for a batch without rows; without any task there
         # would be nothing to commit.
-        for writer, query in {(each.writer, each.query) for each in messages if isinstance(each, Staged)}:
+        for writer, number in {(each.writer, each.number) for each in messages if isinstance(each, Staged)}:
             if self._options.writer is not None:
-                _claim(self._options, writer, query, batchId)
-            if not _commit(self._options, writer, batchId, messages):
+                _check_is_ours(self._options, writer, number)
+            if not _commit(self._options, writer, number, messages):
                 _log.warning("batch %s of %s was committed before: it is not written again", batchId, writer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What was staged is dropped when the batch is written again, or expires: another driver may be at it."""
 
 
-def _claim(options: SinkOptions, writer: str, query: str, number: int) -> None:
-    """Refuse a batch whose number another query has committed under the same name: its rows would be missing.
+def _batch_number(query: str, batch: int) -> int:
+    """The number of a batch under a name that was given: no two queries have the same one, whoever took the name.
 
-    Before its first batch a query claims the name, as a writer of its own that commits nothing: whoever finds the
-    number committed and has no claim is not the one that committed it. A claim without a batch does no harm: it is
-    made only where the number is free.
+    So a number that is committed already was committed by this very query, and no rows of another are taken for its
+    own. What is compared is part of the query's id, which lives in the checkpoint.
     """
-    claim = f"spark-{query}.{hashlib.sha256(writer.encode()).hexdigest()[:_CLAIM_DIGITS]}"
+    if not 0 <= batch < _BATCHES_MAX:
+        raise with_code(
+            BadValue,
+            f"batch {batch} of a query with a writer: its batches are numbered up to {_BATCHES_MAX - 1}. Start the "
+            "query with a new checkpoint and another writer",
+        )
+    digest = hashlib.sha256(query.encode()).digest()
+    return batch << QUERY_BITS | int.from_bytes(digest[:8], "big") >> (64 - QUERY_BITS)
+
+
+def _check_is_ours(options: SinkOptions, writer: str, number: int) -> None:
+    """Refuse a batch under a name that somebody else has used last: a query of another checkpoint, or a job.
+
+    Two that begin at the same moment may both get through here. Their numbers differ, so neither is taken for the
+    other: the lower one is refused when it is committed, or else both are written, and one is refused next time.
+    """
     with closing(_calls(options)) as calls:
         last = calls.last_number(writer)
-        if last is None or last < number:
-            calls.commit(claim, 0, [])
-        elif calls.last_number(claim) is None:
-            raise with_code(
-                WriterAhead,
-                f"the writer {writer} has committed up to number {last}, and this is number {number} of another query: "
-                "its rows are not written. The checkpoint is a new one, or another query has the same writer. Start "
-                "the query with another writer, or with none",
-            )
+    if last is not None and (last ^ number) % (1 << QUERY_BITS):
+        raise with_code(
+            WriterAhead,
+            f"somebody else has committed under the writer {writer} last, {_told(last)}, and this is batch "
+            f"{number >> QUERY_BITS} of another query: its rows are not written. The checkpoint is a new one, or "
+            f"two queries have the same writer. {_what_to_do(writer)}",
+        )
 
 
 def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[WriterCommitMessage | None]) -> bool:
@@ -145,16 +158,50 @@ def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[W
             "a partition in one task (repartition by crc32(key) % partitions); a stream can have smaller batches",
         )
     with closing(_calls(options)) as calls:
-        committed = calls.commit(writer, number, receipts)
-    if committed.is_duplicate and committed.last_number > number:
+        if any(message.is_done for message in messages if isinstance(message, Staged)):
+            last, is_new = _last_of_done(calls, writer, number), False
+        else:
+            committed = calls.commit(writer, number, receipts)
+            last = committed.last_number
+            # Where the brokers took the rows, the number was not done yet, and a commit that was sent again has met
+            # itself.
+            is_new = not committed.is_duplicate or (committed.was_sent_again and bool(receipts))
+    if last > number:
         raise with_code(
             WriterAhead,
-            f"the writer {writer} has committed up to number {committed.last_number}, and this is number {number}: its "
-            "rows are not written. The checkpoint was emptied or set back, or another query has the same writer. Start "
-            "the query with a new checkpoint and with another writer, or with none",
+            f"the writer {writer} has committed up to {_told(last)}, and this is {_told(number)}: its rows are not "
+            "written, unless both came in the same moment. The checkpoint was emptied or set back, or somebody else "
+            f"has the same writer. {_what_to_do(writer)}",
         )
-    # Where the brokers took the rows, the number was not done yet, and a commit that was sent again has met itself.
-    return not committed.is_duplicate or (committed.was_sent_again and bool(receipts))
+    return is_new
+
+
+def _last_of_done(calls: SinkCalls, writer: str, number: int) -> int:
+    """The writer's last number, where a task was told that this one is done, and has staged nothing.
+
+    It must not be committed then: the rows of that task would be missing, if somebody forgot the writer meanwhile.
+    """
+    last = calls.last_number(writer)
+    if last is None or last < number:
+        raise with_code(
+            StagedExpired,
+            f"{_told(number)} of the writer {writer} was committed before, and the writer was forgotten while it was "
+            "written again: nothing is committed. Start the query or the job again",
+        )
+    return last
+
+
+def _told(number: int) -> str:
+    """A number for people: those of a query with a name of its own say its batch in their upper half."""
+    batch = number >> QUERY_BITS
+    return f"number {number} (batch {batch})" if batch else f"number {number}"
+
+
+def _what_to_do(writer: str) -> str:
+    return (
+        "Start the query with a new checkpoint and another writer, or with none; where nobody writes under that name "
+        f"any more, holdfast transactions forget {writer} sets it free"
+    )
 
 
 def _clean_up(options: SinkOptions, clean: Callable[[SinkCalls], None], what: str) -> None:
@@ -187,6 +234,6 @@ def _staged(options: SinkOptions, writer: str, number: int, batches: Iterator[pa
         for piece in pieces(batches, options.topic, calls.partitions, task):
             receipt = calls.stage(writer, number, piece.topic, piece.partition, piece.batches, attempt)
             if receipt is None:
-                return Staged(writer, [])
+                return Staged(writer, number, [], is_done=True)
             receipts.append(receipt)
-    return Staged(writer, receipts)
+    return Staged(writer, number, receipts)

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.client import BlockingClient
-from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import (
     HTTP_BODY_BYTES_MAX,
     RECEIPTS_PER_COMMIT_MAX,
     TOPIC_NAME_BYTES_MAX,
     WRITER_NAME_BYTES_MAX,
 )
-from holdfast.spark.sink import BatchWriter, Staged, StreamWriter
+from holdfast.spark.sink import BatchWriter
 from holdfast.spark.sink_options import parse_sink_options
 
 
@@ -143,6 +142,38 @@ def test_query_writes_each_row_once_although_its_checkpoint_is_set_back(
     shutil.rmtree(checkpoint)
 
 
+def test_new_checkpoint_under_an_old_name_is_refused_and_a_repeat_of_the_same_query_is_not(
+    spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
+) -> None:
+    """Both come with batch 0; the one would lose its rows, the other one has them there already."""
+    source, target = f"{topic}-in", f"{topic}-out"
+    broker.create_topic(target)
+    broker.publish_many(source, ["a", "b"])
+
+    def run(checkpoint: Path) -> None:
+        (
+            spark.readStream.format("holdfast")
+            .options(servers=servers, subscribe=source, startingOffsets="earliest")
+            .load()
+            .select("value")
+            .writeStream.format("holdfast")
+            .options(servers=servers, topic=target, writer=f"named-{topic}", checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    first = tmp_path / "first"
+    run(first)
+    shutil.rmtree(first / "commits")  # its driver died
+    run(first)
+    with pytest.raises(StreamingQueryException, match=r"\[writer_ahead\] somebody else has committed under the writer"):
+        run(tmp_path / "second")
+    broker.publish_many(source, ["c"])
+    run(first)
+    assert values(broker, target) == ["a", "b", "c"]
+
+
 def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
     broker: BlockingClient, servers: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,27 +196,6 @@ def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
         named.commit([named.write(of(value))])
     assert f"a job of the writer nightly-{topic} was committed before" in caplog.text
     assert values(broker, topic) == ["a", "monday"]
-
-
-def test_new_checkpoint_under_an_old_name_is_refused_and_a_repeat_of_the_same_query_is_not(
-    broker: BlockingClient, servers: str, topic: str
-) -> None:
-    """Both come with number 0; the one would lose its rows, the other one has them there already."""
-    broker.create_topic(topic)
-    writer = StreamWriter(parse_sink_options({"servers": servers, "topic": topic, "writer": f"named-{topic}"}))
-
-    def batch(number: int, query: str, value: str) -> None:
-        [receipt] = broker.transaction(f"named-{topic}", number).stage(topic, [value])
-        writer.commit([Staged(f"named-{topic}", [receipt.receipt], query)], number)
-
-    batch(0, "first", "a")
-    writer.commit([Staged(f"named-{topic}", [], "first")], 0)  # its driver had died
-    for _ in range(2):  # it fails each time that it is started
-        with pytest.raises(HoldfastError, match=r"\[writer_ahead\] the writer named.*number 0 of another query"):
-            writer.commit([Staged(f"named-{topic}", [], "second")], 0)
-    batch(1, "first", "b")
-    writer.commit([Staged(f"named-{topic}", [], "first")], 1)
-    assert values(broker, topic) == ["a", "b"]
 
 
 def test_as_many_receipts_as_a_commit_takes_fit_into_a_request(broker: BlockingClient, topic: str) -> None:
