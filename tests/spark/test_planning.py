@@ -119,6 +119,23 @@ def test_new_partition_begins_at_the_same_place_when_its_batch_is_run_again() ->
     assert [(each.partition, each.start, each.end) for each in planned] == [(0, 2, 7), (1, 2, 7)]
 
 
+@pytest.mark.parametrize("then", [[], [partition(0, 0, 3, created_ms=2000)], [partition(0, 40, 90)]])
+def test_first_batch_that_is_run_again_begins_where_it_was_planned(then: list[PartitionPlace]) -> None:
+    """Spark has noted where it ends, and asks the source again where it begins: everything may be different now."""
+    made = reader(partition(0, 20, 50))
+    end = made.latestOffset(at({"0": 30}), ReadAllAvailable())
+    again = reader(*then)
+    first = again._offsets({("orders", each.number): each.end for each in then}, then).as_json()
+    planned = [each.slice for each in again.partitions(first, end)]  # type: ignore[attr-defined]
+    assert [(each.start, each.end, each.created_ms) for each in planned] == [(30, 50, CREATED_MS)]
+    assert list(again.partitions(end, end)) == [], "behind it nothing is read again"
+
+
+def test_checkpoint_that_does_not_say_where_its_first_batch_began_is_read_from_the_start() -> None:
+    planned = [each.slice for each in reader().partitions(at({}, created_ms=2000), at({"0": 50}))]  # type: ignore[attr-defined]
+    assert [(each.start, each.end, each.created_ms) for each in planned] == [(0, 50, CREATED_MS)]
+
+
 @pytest.mark.parametrize(
     ("there", "told"),
     [
@@ -143,7 +160,7 @@ def test_topic_that_is_not_seen_for_a_while_is_read_on_and_not_again(caplog: pyt
     made = reader(failOnDataLoss="false")
     assert isinstance(made._places, FakePlaces)
     unseen = made.latestOffset(at({"0": 990}), ReadAllAvailable())
-    assert unseen == {**at({"0": 990}), "gone": ["orders"]}
+    assert unseen == {**at({"0": 990}), "began": {"orders": {"0": 990}}, "gone": ["orders"]}
     assert list(made.partitions(at({"0": 990}), unseen)) == []
     assert made.latestOffset(unseen, ReadAllAvailable()) == unseen, "there is nothing to do"
     assert caplog.text.count("the topic orders is gone") == 1

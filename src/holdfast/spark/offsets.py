@@ -2,15 +2,16 @@
 
 ::
 
-    {"offsets": {"orders": {"0": 17, "1": 20}}, "created_ms": {"orders": 1789000000000}, "began": {"orders": {"1": 5}},
-     "gone": ["orders-2025"], "group": "billing", "servers": "127.0.0.1:8090"}
+    {"offsets": {"orders": {"0": 17, "1": 20}}, "created_ms": {"orders": 1789000000000}, "began": {"orders":
+     {"0": 0, "1": 5}}, "gone": ["orders-2025"], "group": "billing", "servers": "127.0.0.1:8090"}
 
 An offset is the next message to be read. `created_ms` tells a topic from another that had its name before: offsets of
-the one mean nothing in the other. `began` is where a partition was begun that came while the query ran: a batch that is
-run again begins there too, although messages expired meanwhile. It stays as long as the partition, since offsets that
-change are news for Spark. `gone` are topics of which every broker has said once that they are not there: nobody is
-asked again, and their offsets stay for a while, in case that a broker was behind and they come back. `group` and
-`servers` are there for `progress`, which sees offsets and nothing else.
+the one mean nothing in the other. `began` is where each partition was begun: when its first batch is run again it
+begins there too, although messages expired meanwhile, the topic is another one now, or `latest` would be another place.
+Spark keeps where batches end, and asks anew where the first one begins. It stays as long as the partition, since
+offsets that change are news for Spark. `gone` are topics of which every broker has said once that they are not there:
+nobody is asked again, and their offsets stay for a while, in case that a broker was behind and they come back. `group`
+and `servers` are there for `progress`, which sees offsets and nothing else.
 """
 
 from __future__ import annotations

@@ -131,7 +131,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gone=kept,
             places=reached.places | {place: offset for place, offset in known.places.items() if place[0] in kept},
             created_ms=reached.created_ms | {topic: known.created_ms[topic] for topic in kept},
-            began={**reached.began, **{place: offset for place, offset in known.began.items() if place[0] in kept}},
+            began={
+                **reached.began,
+                **{place: known.began.get(place, at) for place, at in known.places.items() if place[0] in kept},
+            },
         )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -178,10 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, stop = from_json(start), from_json(end)
-        ranges = {
-            place: (stop.began[place] if _is_new(place, begin, stop) else begin.places[place], stop_at)
-            for place, stop_at in stop.places.items()
-        }
+        ranges = {place: (_begins_at(place, begin, stop), stop_at) for place, stop_at in stop.places.items()}
         return [SlicePartition(each) for each in slices(ranges, stop.created_ms, self._options.partitions_min)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -219,9 +219,22 @@ def _is_new(place: PartitionKey, before: StreamOffsets, after: StreamOffsets) ->
 
 
 def _began(known: StreamOffsets, reached: StreamOffsets, begin: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
-    """Where each partition was begun that came while the query ran, now or before."""
+    """Where each partition was begun, now or before."""
     return {
-        place: begin[place] if is_new else known.began[place]
+        place: begin[place] if _is_new(place, known, reached) else known.began.get(place, begin[place])
         for place in reached.places
-        if (is_new := _is_new(place, known, reached)) or place in known.began
     }
+
+
+def _begins_at(place: PartitionKey, begin: StreamOffsets, stop: StreamOffsets) -> int:
+    """Where a partition is read from in the batch between the two.
+
+    Its first batch says so itself: when that is run again, by a query that was started again, the partition may be
+    another one, or be gone, and the end of a topic be elsewhere. Without it, as in a checkpoint that was not written
+    by this version, what the topic had is asked for from its start, and whoever reads tells what is missing.
+    """
+    if _is_new(place, begin, stop):
+        return stop.began.get(place, 0)
+    if place in begin.began:
+        return begin.places[place]
+    return stop.began.get(place, begin.places[place])

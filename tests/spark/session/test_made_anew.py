@@ -55,6 +55,33 @@ def test_between_planning_and_reading(broker: BlockingClient, servers: str, topi
     lenient.stop()
 
 
+def test_before_the_first_batch_was_done(broker: BlockingClient, servers: str, topic: str) -> None:
+    """A query that is started again asks anew where it begins, and finds another topic, or none."""
+    broker.publish_many(topic, ["old"] * 5)
+    planner = stream(servers, topic)
+    end = planner.latestOffset(planner.initialOffset(), ReadAllAvailable())
+    planner.stop()
+    for is_there in (True, False):
+        broker.delete_topic(topic)
+        if is_there:
+            broker.publish_many(topic, ["new"])
+        for strict in (True, False):
+            chosen = {"failOnDataLoss": str(strict).lower()}
+            again = StreamReader(
+                parse_options({"servers": servers, "subscribePattern": topic, "startingOffsets": "earliest", **chosen}),
+                source_schema(None, with_headers=False),  # type: ignore[arg-type]
+            )
+            start = again.initialOffset()
+            if strict:
+                with pytest.raises(HoldfastError, match=r"\[data_lost\].*is gone with its topic"):
+                    values(again, start, end)
+            else:
+                assert values(again, start, end) == []
+                later = again.latestOffset(end, ReadAllAvailable())
+                assert values(again, end, later) == [b"new"] * is_there
+            again.stop()
+
+
 def test_while_a_query_over_all_that_is_there_runs(broker: BlockingClient, servers: str, topic: str) -> None:
     """What is planned is in the checkpoint: behind the end of the new topic, each restart would fail."""
     broker.create_topic(topic)
