@@ -147,7 +147,44 @@ async def test_an_answer_that_is_no_json_is_an_error_and_no_crash() -> None:
     async def proxy(call: Call) -> Answer:
         return (200, INFO) if call.target == "/v1/info" else (403, b"<h1>Forbidden</h1>")
 
-    async with ScriptedServer(proxy).running() as server, connect(server.address) as broker:
+    async with ScriptedServer(proxy).running() as server, connect(server.address, timeout_s=0.3) as broker:
         with pytest.raises(RemoteError, match="Forbidden") as caught:
             await broker.describe("orders")
     assert caught.value.code == "http_403"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (404, b"<h1>Not here</h1>"),
+        (403, b""),
+        (500, b"upstream trouble"),
+        (404, b'{"error": {"code": "ResourceNotFound", "message": "no such resource"}}'),
+        (400, b'{"error": {"code": 400, "message": "bad"}}'),
+    ],
+)
+async def test_what_no_broker_said_is_asked_again_and_of_the_next_address(answer: Answer) -> None:
+    asked: list[str] = []
+
+    async def something_else(call: Call) -> Answer:
+        asked.append(call.target)
+        return answer
+
+    async with ScriptedServer(something_else).running() as other, ScriptedServer(Script()).running() as server:
+        addresses = other.address + "," + server.address.removeprefix("holdfast://")
+        async with connect(addresses) as broker:
+            assert (await broker.describe("orders")).topic == "orders"
+    assert asked == ["/v1/info"]
+
+
+async def test_what_a_broker_refuses_is_not_asked_again() -> None:
+    asked: list[str] = []
+
+    async def broker_says_no(call: Call) -> Answer:
+        asked.append(call.target)
+        return (200, INFO) if call.target == "/v1/info" else (404, error("topic_not_found"))
+
+    async with ScriptedServer(broker_says_no).running() as server, connect(server.address) as broker:
+        with pytest.raises(RemoteError) as caught:
+            await broker.describe("orders")
+    assert caught.value.code == "topic_not_found" and asked == ["/v1/info", "/v1/topics/orders"]

@@ -57,6 +57,29 @@ async def test_message_without_an_id_is_sent_again_when_the_broker_says_it_store
         assert (await broker.publish("orders", b"v", retry_safe=False)).offset == 0
 
 
+async def test_message_is_sent_again_behind_an_answer_that_no_broker_gave_and_stored_once() -> None:
+    script = Script((500, b"<h1>upstream trouble</h1>"), (404, b"<h1>not here</h1>"))
+    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+        assert (await broker.publish("orders", b"once")).offset == 0
+        sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
+    assert len(sent) == 3 and len({message.id for message in sent}) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"), [(500, OutcomeUnknown, "outcome_unknown"), (404, RemoteError, "http_404")]
+)
+async def test_message_without_an_id_is_sent_once_where_no_broker_answers(
+    status: int, kind: type[Exception], code: str
+) -> None:
+    """What stands in between may have handed it on before it failed; what refused it has not."""
+    script = Script((status, b"<h1>trouble</h1>"))
+    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+        with pytest.raises(kind, match="trouble") as raised:
+            await broker.publish("orders", b"once", retry_safe=False)
+        assert batches_of(server) == [[b"once"]]
+    assert raised.value.code == code  # type: ignore[attr-defined]
+
+
 async def test_message_without_an_id_is_not_sent_again_after_a_failed_sync() -> None:
     async with (
         ScriptedServer(Script((503, error("storage_failed")))).running() as server,

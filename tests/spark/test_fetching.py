@@ -129,7 +129,14 @@ def test_broker_that_cannot_just_now_is_asked_again_and_the_next_one_too() -> No
 
 
 @pytest.mark.parametrize(
-    "answer", [refusal(429, "too_many_connections"), refusal(408, "request_timeout"), (200, b"<html>hello</html>", -1)]
+    "answer",
+    [
+        refusal(429, "too_many_connections"),
+        refusal(408, "request_timeout"),
+        (200, b"<html>hello</html>", -1),
+        *((status, b"<html>not here</html>", -1) for status in (403, 404, 500)),
+        refusal(404, "NotFound"),
+    ],
 )
 def test_answer_that_says_nothing_of_the_messages_is_asked_for_again(answer: Answer) -> None:
     assert offsets_read(in_turn(answer, (200, stored(0, 10), 10))) == [2, 3, 4, 5, 6, 7]

@@ -112,6 +112,8 @@ def test_last_batch_of_a_query_may_come_again(caplog: pytest.LogCaptureFixture) 
         (429, b'{"error": {"code": "too_many_connections", "message": "10000 connections are open"}}'),
         (408, b'{"error": {"code": "request_timeout", "message": "the rest did not come"}}'),
         (200, b"<html>hello</html>"),
+        *((status, b"<html>upstream trouble</html>") for status in (403, 404, 500)),
+        (404, b'{"error": {"code": 404, "message": "no route"}}'),
         (200, b"[]"),
         (200, b""),
     ],

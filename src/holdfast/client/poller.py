@@ -17,7 +17,8 @@ from holdfast.client.connection import Response
 from holdfast.client.errors import AttemptFailed
 from holdfast.client.limits import POLL_GRACE_S, RETRIED_STATUSES
 from holdfast.client.pool import Pool
-from holdfast.client.retry import ErrorBody, Patience, error_body, remote_error
+from holdfast.client.refusals import ErrorBody, error_body, is_foreign, remote_error
+from holdfast.client.retry import Patience
 from holdfast.client.scout import Scout
 from holdfast.model.errors import BadBatch, RemoteError
 from holdfast.model.ids import PartitionId
@@ -91,7 +92,7 @@ class Poller:
                 if response.status == 200:
                     return self._checked(response), int(response.headers.get(b"holdfast-next-offset", b"0"))
                 failure = remote_error(response)
-                if response.status not in RETRIED_STATUSES:
+                if response.status not in RETRIED_STATUSES and not is_foreign(failure):
                     await self._go_on_behind(error_body(response), failure)
                     continue
             except AttemptFailed as lost:

@@ -8,6 +8,7 @@ from holdfast.client.addresses import Addresses
 from holdfast.client.connection import Connection, Request, Response
 from holdfast.client.errors import AttemptFailed, ClientClosed
 from holdfast.client.limits import CONNECT_TIMEOUT_S, IDLE_CONNECTION_S_MAX, RETRIED_STATUSES
+from holdfast.client.refusals import error_body, is_foreign
 
 
 class Pool:
@@ -44,7 +45,7 @@ class Pool:
             finally:
                 self._give_back(connection)
             self.addresses.worked(connection.address)
-            if response.status in RETRIED_STATUSES:
+            if response.status in RETRIED_STATUSES or (response.status >= 400 and is_foreign(error_body(response))):
                 self.addresses.pass_over(connection.address)
             return response
         finally:

@@ -7,12 +7,11 @@ import logging
 import random
 from collections import Counter
 
-import msgspec
-
 from holdfast.client.connection import Request, Response
 from holdfast.client.errors import AttemptFailed, OutcomeUnknown
 from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN, RETRIED_STATUSES
 from holdfast.client.pool import Pool
+from holdfast.client.refusals import is_foreign, remote_error
 from holdfast.model.errors import ConnectionLost, RemoteError
 
 # Codes that promise that nothing was stored, so that even a publish without ids may be sent again.
@@ -21,35 +20,10 @@ _NOTHING_STORED_CODES = frozenset(
 )
 # The leader was lost behind it: the one code that says that nobody knows.
 _OUTCOME_UNKNOWN_CODE = "leader_changed"
+# From here on what stands in between may have asked a broker first, and not liked or not got its answer.
+_MAY_BE_DONE_STATUS = 500
 
 _log = logging.getLogger("holdfast.client")
-
-
-class ErrorBody(msgspec.Struct):
-    code: str
-    message: str
-    next_offset: int | None = None
-
-
-class _ErrorAnswer(msgspec.Struct):
-    error: ErrorBody
-
-
-_decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
-
-
-def error_body(response: Response) -> ErrorBody:
-    """What the broker says went wrong; also where something in front of it answers in another format."""
-    try:
-        return _decode_error(response.body).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        text = response.body[:200].decode("utf-8", "replace").strip()
-        return ErrorBody(code=f"http_{response.status}", message=f"answered {response.status}: {text}")
-
-
-def remote_error(response: Response) -> RemoteError:
-    body = error_body(response)
-    return RemoteError(body.code, body.message, response.status)
 
 
 class Patience:
@@ -108,6 +82,7 @@ async def call(
 ) -> Response:
     """Send until there is an answer that is no reason to try again, at most for `budget_s`.
 
+    An answer that no broker gave is a reason: something else listens at the address for a while, or stands in between.
     With `resend=False` a request that may have arrived is not sent again: that is `OutcomeUnknown`.
     `wait_s` is how long the broker was asked to wait before it answers.
     """
@@ -128,7 +103,10 @@ async def call(
         error = remote_error(response)
         if error.code == _OUTCOME_UNKNOWN_CODE and not resend:
             raise _outcome_unknown(request, error) from error
-        if response.status not in RETRIED_STATUSES or not (resend or error.code in _NOTHING_STORED_CODES):
+        if is_foreign(error) and not resend and response.status >= _MAY_BE_DONE_STATUS:
+            raise _outcome_unknown(request, error) from error
+        is_passing = response.status in RETRIED_STATUSES or is_foreign(error)
+        if not is_passing or not (resend or error.code in _NOTHING_STORED_CODES):
             raise error
         await patience.failed(error)
 

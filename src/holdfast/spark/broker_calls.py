@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -24,6 +25,9 @@ BATCHES_TYPE: Final = "application/vnd.holdfast.batches"
 _PASSING_STATUSES: Final = frozenset((502, 503, 504, 507))
 # Each try has a connection of its own, which may be one too many, or stall.
 _PASSING_CODES: Final = frozenset(("too_many_connections", "request_timeout"))
+# Codes of brokers are lower-case words. Who answers in another way is none, and gets a code that says so.
+_CODE: Final = re.compile("[a-z][a-z0-9_]*")
+_FOREIGN: Final = "http_"
 _PAUSE_S_MIN: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 # How many of the last failures an error tells of.
@@ -98,18 +102,25 @@ def address_of(server: tuple[str, int]) -> str:
 
 
 def is_passing(status: int, code: str) -> bool:
-    """Whether a refusal may not come again in a moment, or from the next broker."""
-    return status in _PASSING_STATUSES or code in _PASSING_CODES
+    """Whether a refusal may not come again in a moment, or from the next broker; so may any that no broker has said."""
+    return status in _PASSING_STATUSES or code in _PASSING_CODES or is_foreign(code)
+
+
+def is_foreign(code: str) -> bool:
+    """Whether something else has answered, at a broker's address or in between."""
+    return code.startswith(_FOREIGN)
 
 
 def refusal(body: bytes | bytearray, status: int) -> dict[str, Any]:
     """The error in an answer, with at least `code` and `message`; of something that is no broker, what it says."""
     try:
         error = json.loads(body)["error"]
-        return {**error, "code": str(error["code"]), "message": str(error["message"])}
+        if not _CODE.fullmatch(error["code"]):
+            raise ValueError("this is no code of a broker")
+        return {**error, "message": str(error["message"])}
     except (ValueError, KeyError, TypeError):
         return {
-            "code": f"http_{status}",
+            "code": f"{_FOREIGN}{status}",
             "message": f"answered {status}: {bytes(body[:200]).decode('utf-8', 'replace')}",
         }
 
