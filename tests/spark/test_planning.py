@@ -296,6 +296,56 @@ def test_offsets_behind_the_end_are_refused_unless_only_a_node_is_behind(monkeyp
         resolved(certain_end + 1)
 
 
+class FakeClient:
+    """A node at which one topic goes between two questions, or that says something else to the second one."""
+
+    def __init__(self, code: str = "topic_not_found") -> None:
+        self._error = RemoteError(code, "said so", 404)
+
+    def topics(self) -> list[Any]:
+        raise self._error
+
+    def offset_at(self, topic: str, place: object, number: int) -> int:
+        if topic == "gone":
+            raise self._error
+        return 70
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [("storage_failed", "storage_failed"), ("http_404", "connection_lost"), ("internal", "internal")]
+)
+def test_whatever_brokers_refuse_is_told_with_its_code(monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: FakeClient(code))
+    places = broker_places.BrokerPlaces(parse_options({"servers": "nowhere", "subscribePattern": ".*"}))
+    gone = [partition(0, 0, 5, topic="gone")]
+    asked = (
+        places.partitions,
+        lambda: places.certain_ends(gone),
+        lambda: places.resolve(Places(everywhere="latest"), gone, "latest"),
+        lambda: places.resolve(Places(timestamp_ms=5), gone, "latest"),
+    )
+    for ask in asked:
+        with pytest.raises(HoldfastError) as raised:
+            ask()
+        assert raised.value.code == told and str(raised.value).startswith(f"[{told}] said so")
+
+
+@pytest.mark.parametrize("code", ["topic_not_found", "partition_not_found"])
+def test_topic_that_goes_between_two_questions_is_told_of_as_any_that_went(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """By the planning of the next batch, which asks failOnDataLoss."""
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: FakeClient(code))
+    places = broker_places.BrokerPlaces(parse_options({"servers": "nowhere", "subscribePattern": ".*"}))
+    there = [partition(0, 0, 5, topic="gone"), partition(0, 0, 50)]
+    assert places.certain_ends(there) == {("orders", 0): 70}
+
+    made = reader(*there)
+    made._kept_places.ends = {("orders", 0): 70}  # type: ignore[union-attr]
+    made.prepareForTriggerAvailableNow()
+    assert made._target is not None and made._target.created_ms == {"orders": CREATED_MS}
+
+
 def test_batch_that_begins_before_what_is_left() -> None:
     def checked(**options: str) -> tuple[int, int]:
         parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})

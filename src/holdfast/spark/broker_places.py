@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from holdfast.client import BlockingClient, ConnectionLost, RemoteError, TopicDescription, WrongPort, connect_blocking
-from holdfast.spark.broker_calls import is_passing
+from holdfast.model.errors import HoldfastError
+from holdfast.spark.broker_calls import is_foreign, is_passing
 from holdfast.spark.errors import BadOption, BrokerAway, with_code
 from holdfast.spark.offsets import StreamOffsets
 from holdfast.spark.options import EARLIEST, LATEST, Place, Places, SourceOptions
@@ -25,6 +26,8 @@ _QUESTIONS_AT_ONCE = 8
 _ONE_NODE_S = 3.0
 # Before nodes that did not answer are asked again.
 _PAUSE_S = 0.5
+# What a node says of a partition whose topic was deleted, or made anew with fewer of them.
+_GONE_CODES = frozenset(("topic_not_found", "partition_not_found"))
 
 
 _NOTHING_KNOWN = StreamOffsets({}, {})
@@ -46,22 +49,30 @@ T = TypeVar("T")
 
 
 def _told_with_code(ask: Callable[P, T]) -> Callable[P, T]:
-    """The client's own errors with their codes in the texts, which are all that Spark passes on."""
+    """Errors of the client and of brokers with their codes in the texts, which are all that Spark passes on."""
 
     @functools.wraps(ask)
     def asked(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return ask(*args, **kwargs)
         except ConnectionLost as error:
-            raise with_code(
-                BrokerAway,
-                f"{error.message}. Start the broker, or correct the option servers; brokerTimeout says how long one "
-                "may be away",
-            ) from error
+            raise _away(error) from error
         except WrongPort as error:
             raise with_code(WrongPort, error.message) from error
+        except RemoteError as error:
+            if is_foreign(error.code):
+                raise _away(error) from error
+            raise with_code_of(error) from error
 
     return asked
+
+
+def _away(error: ConnectionLost | RemoteError) -> HoldfastError:
+    return with_code(
+        BrokerAway,
+        f"{error.message}. Start the broker, or correct the option servers; brokerTimeout says how long one may be "
+        "away",
+    )
 
 
 class BrokerPlaces:
@@ -136,7 +147,7 @@ class BrokerPlaces:
                 described.append(self.client.describe(topic))
             except RemoteError as error:
                 if error.code != "topic_not_found" or not is_missing_fine:
-                    raise with_code_of(error) from error
+                    raise
         return described
 
     def _newest(self, topic: str, known_created_ms: int) -> TopicDescription | None:
@@ -170,7 +181,7 @@ class BrokerPlaces:
                 if is_passing(error.http_status, error.code):
                     away.append(f"{server[0]}:{server[1]} ({error.code})")
                 elif error.code != "topic_not_found":
-                    raise with_code_of(error) from error
+                    raise
             except ConnectionLost:
                 away.append(f"{server[0]}:{server[1]}")
         return found, away
@@ -179,8 +190,20 @@ class BrokerPlaces:
 
     @_told_with_code
     def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
-        """The ends, with all that any node has acknowledged before this was asked."""
-        return self._all_at(partitions, dict.fromkeys(((each.topic, each.number) for each in partitions), LATEST))
+        """The ends, with all that any node has acknowledged before this was asked.
+
+        Those of a topic that went since are left out: whoever plans the next batch finds out, and tells.
+        """
+
+        def ask(each: PartitionPlace) -> int | None:
+            try:
+                return self.client.offset_at(each.topic, LATEST, each.number)
+            except RemoteError as error:
+                if error.code not in _GONE_CODES:
+                    raise
+                return None
+
+        return {place: end for place, end in _for_all(partitions, ask).items() if end is not None}
 
     @_told_with_code
     def resolve(self, places: Places, partitions: list[PartitionPlace], default: str) -> dict[tuple[str, int], int]:
@@ -235,7 +258,7 @@ class BrokerPlaces:
                 cursor = self.client.cursor(topic, group_id)
             except RemoteError as error:
                 if error.code != "cursor_not_found":
-                    raise with_code_of(error) from error
+                    raise
                 continue
             kept |= {(topic, place.partition): int(place.offset) for place in cursor.partitions}
         return kept
@@ -246,7 +269,7 @@ class BrokerPlaces:
             self.client.seek(topic, group_id, offset, number)
 
 
-def _for_all(partitions: list[PartitionPlace], ask: Callable[[PartitionPlace], int]) -> dict[tuple[str, int], int]:
+def _for_all(partitions: list[PartitionPlace], ask: Callable[[PartitionPlace], T]) -> dict[tuple[str, int], T]:
     with ThreadPoolExecutor(_QUESTIONS_AT_ONCE) as pool:
         return dict(zip(((each.topic, each.number) for each in partitions), pool.map(ask, partitions), strict=True))
 
@@ -261,5 +284,6 @@ def broker_places(options: SourceOptions) -> Iterator[BrokerPlaces]:
 
 
 def with_code_of(error: RemoteError) -> RemoteError:
-    """The broker's error with its code in the text, which is all that Spark passes on."""
-    return RemoteError(error.code, f"[{error.code}] {error.message}", error.http_status)
+    """The broker's error with its code in the text, once."""
+    code = f"[{error.code}] "
+    return RemoteError(error.code, code + error.message.removeprefix(code), error.http_status)

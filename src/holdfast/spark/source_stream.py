@@ -102,7 +102,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         there = self._places.partitions(is_missing_fine=True)
-        self._target = self._offsets(self._places.certain_ends(there), there)
+        ends = self._places.certain_ends(there)
+        self._target = self._offsets(ends, [each for each in there if (each.topic, each.number) in ends])
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = from_json(start)
