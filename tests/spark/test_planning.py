@@ -49,6 +49,9 @@ class FakePlaces:
     def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
         return self.ends
 
+    def certain_ends_anywhere(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
+        return {(each.topic, each.number): self.ends[each.topic, each.number] for each in partitions}
+
 
 def reader(*there: PartitionPlace, **options: str) -> StreamReader:
     parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
@@ -202,6 +205,17 @@ def test_query_over_all_that_is_there_does_not_plan_behind_the_end_of_a_topic_ma
     assert latest(later, end) == {"0": 2}
 
 
+def test_query_over_all_that_is_there_reads_a_topic_that_the_first_node_has_not_heard_of() -> None:
+    made = reader(failOnDataLoss="false")
+    assert isinstance(made._places, FakePlaces)
+    made.prepareForTriggerAvailableNow()
+    made._places.there = [partition(0, 0, 60)]  # found when every node is asked
+    made._places.ends = {("orders", 0): 80}
+    assert latest(made, at({"0": 10})) == {"0": 80}
+    made._places.ends = {("orders", 0): 500}
+    assert latest(made, at({"0": 80})) == {"0": 80}, "what comes later is not for this query"
+
+
 class FakeNode:
     """A node that knows a topic as of some time, knows none, or does not answer."""
 
@@ -221,6 +235,10 @@ class FakeNode:
         if self._created_ms is None:
             raise RemoteError("topic_not_found", "no", 404)
         return SimpleNamespace(topic=topic, created_ms=self._created_ms)
+
+    def offset_at(self, topic: str, place: str, number: int) -> int:
+        self.describe(topic)
+        return 70 + number
 
 
 @pytest.mark.parametrize(
@@ -249,6 +267,25 @@ def test_topic_is_gone_when_every_node_says_so(
     else:
         newest = places._newest("orders", CREATED_MS)
         assert (newest.created_ms if newest is not None else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ends"),
+    [
+        ([FakeNode(None), FakeNode(CREATED_MS)], [70, 71]),
+        ([FakeNode(CREATED_MS - 1), FakeNode(CREATED_MS)], [70, 71]),
+        ([FakeNode(None), FakeNode(None, is_away=True)], [50, 50]),
+        ([FakeNode(CREATED_MS - 1), FakeNode(CREATED_MS + 1)], [50, 50]),
+    ],
+)
+def test_end_of_a_topic_is_asked_of_a_node_that_knows_it(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[FakeNode], ends: list[int]
+) -> None:
+    by_url = {"holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}
+    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: by_url[url])
+    places = broker_places.BrokerPlaces(parse_options({"servers": "a:1,b:2", "subscribe": "orders"}))
+    found = places.certain_ends_anywhere([partition(number, 0, 50) for number in (0, 1)])
+    assert found == {("orders", number): end for number, end in enumerate(ends)}
 
 
 def test_topic_that_every_node_said_is_gone_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ class BrokerPlaces:
         """
         deadline = time.monotonic() + self._options.broker_timeout_s
         while True:
-            found, away = self._asked_of_all(topic)
+            found, away = self._asked_of_all(lambda node: node.describe(topic))
             newest = max(found, key=lambda described: described.created_ms, default=None)
             if not away or (newest is not None and newest.created_ms >= known_created_ms):
                 return newest
@@ -170,13 +170,13 @@ class BrokerPlaces:
                 )
             time.sleep(_PAUSE_S)
 
-    def _asked_of_all(self, topic: str) -> tuple[list[TopicDescription], list[str]]:
-        """What each node says of a topic that it knows, and the nodes that do not answer."""
+    def _asked_of_all(self, ask: Callable[[BlockingClient], T]) -> tuple[list[T], list[str]]:
+        """What each node says that knows the topic it is asked for, and the nodes that do not answer."""
         found, away = [], []
         for server in self._options.servers:
             try:
                 with connect_blocking(self._options._replace(servers=(server,)).url, timeout_s=_ONE_NODE_S) as node:
-                    found.append(node.describe(topic))
+                    found.append(ask(node))
             except RemoteError as error:
                 if is_passing(error.http_status, error.code):
                     away.append(f"{server[0]}:{server[1]} ({error.code})")
@@ -204,6 +204,18 @@ class BrokerPlaces:
                 return None
 
         return {place: end for place, end in _for_all(partitions, ask).items() if end is not None}
+
+    @_told_with_code
+    def certain_ends_anywhere(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
+        """The same of partitions that were found at some node, where the one that is asked first may not know them."""
+        ends = {(each.topic, each.number): each.end for each in partitions}
+        for topic in sorted({each.topic for each in partitions}):
+            found, _ = self._asked_of_all(
+                functools.partial(_ends_of, [each for each in partitions if each.topic == topic])
+            )
+            for known in found:
+                ends |= {place: max(end, ends[place]) for place, end in known.items()}
+        return ends
 
     @_told_with_code
     def resolve(self, places: Places, partitions: list[PartitionPlace], default: str) -> dict[tuple[str, int], int]:
@@ -267,6 +279,13 @@ class BrokerPlaces:
     def keep_places(self, group_id: str, places: dict[tuple[str, int], int]) -> None:
         for (topic, number), offset in places.items():
             self.client.seek(topic, group_id, offset, number)
+
+
+def _ends_of(partitions: list[PartitionPlace], node: BlockingClient) -> dict[tuple[str, int], int]:
+    """The ends of partitions of one topic, if that is the topic which the node knows."""
+    if node.describe(partitions[0].topic).created_ms != partitions[0].created_ms:
+        return {}
+    return {(each.topic, each.number): node.offset_at(each.topic, LATEST, each.number) for each in partitions}
 
 
 def _for_all(partitions: list[PartitionPlace], ask: Callable[[PartitionPlace], T]) -> dict[tuple[str, int], T]:

@@ -59,6 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffsets | None = None
         self._known_ends: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
+        self._is_target_whole = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read slices; connections and what was planned stay here.
@@ -104,6 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = self._places.partitions(is_missing_fine=True)
         ends = self._places.certain_ends(there)
         self._target = self._offsets(ends, [each for each in there if (each.topic, each.number) in ends])
+        self._is_target_whole = False
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = from_json(start)
@@ -111,6 +113,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, ends = self._from_here_on(known, there)
         self._known_ends = self._offsets(ends, there)
         if self._target is not None:
+            if not self._is_target_whole:
+                self._target = self._with_those_missed(self._target, known, there)
+                self._is_target_whole = True
             # Not what a node knows, which may be less: the query would end before the target.
             targets = self._target.of_topics({each.topic: each.created_ms for each in there})
             ends = {place: max(start, targets.get(place, start)) for place, start in begin.items()}
@@ -120,6 +125,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._offsets({place: end for place, (_, end) in ranges.items()}, there)
         reached = reached._replace(began=_began(known, reached, begin))
         return self._with_those_gone(reached, known).as_json()
+
+    def _with_those_missed(
+        self, target: StreamOffsets, known: StreamOffsets, there: list[PartitionPlace]
+    ) -> StreamOffsets:
+        """A target with the topics that the query has read before, and that the node which set it has not heard of."""
+        missed = [
+            each
+            for each in there
+            if known.created_ms.get(each.topic) == each.created_ms != target.created_ms.get(each.topic)
+        ]
+        if not missed:
+            return target
+        return target._replace(
+            places=target.places | self._places.certain_ends_anywhere(missed),
+            created_ms=target.created_ms | {each.topic: each.created_ms for each in missed},
+        )
 
     def _with_those_gone(self, reached: StreamOffsets, known: StreamOffsets) -> StreamOffsets:
         """Topics that are not there keep their offsets: one that comes back is read on, not again.
