@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from holdfast.client import BlockingClient, ConnectionLost, RemoteError, TopicDescription, WrongPort, connect_blocking
+from holdfast.client import (
+    BlockingClient,
+    ConnectionLost,
+    CursorDescription,
+    RemoteError,
+    TopicDescription,
+    WrongPort,
+    connect_blocking,
+)
 from holdfast.model.errors import HoldfastError
 from holdfast.spark.broker_calls import is_foreign, is_passing
 from holdfast.spark.errors import BadOption, BrokerAway, with_code
@@ -272,13 +280,25 @@ class BrokerPlaces:
                 if error.code != "cursor_not_found":
                     raise
                 continue
-            kept |= {(topic, place.partition): int(place.offset) for place in cursor.partitions}
+            kept |= _of_cursor(cursor)
         return kept
+
+    @_told_with_code
+    def keep_everywhere(self, group_id: str, topic: str, word: str) -> dict[tuple[str, int], int]:
+        """Make the group's cursor in a topic, at the same word in all of its partitions, and say where that is.
+
+        In one step: a cursor of which only some partitions were ever placed would stand at the start of the others.
+        """
+        return _of_cursor(self.client.seek(topic, group_id, word))
 
     @_told_with_code
     def keep_places(self, group_id: str, places: dict[tuple[str, int], int]) -> None:
         for (topic, number), offset in places.items():
             self.client.seek(topic, group_id, offset, number)
+
+
+def _of_cursor(cursor: CursorDescription) -> dict[tuple[str, int], int]:
+    return {(cursor.topic, place.partition): int(place.offset) for place in cursor.partitions}
 
 
 def _ends_of(partitions: list[PartitionPlace], node: BlockingClient) -> dict[tuple[str, int], int]:

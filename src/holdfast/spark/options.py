@@ -70,6 +70,11 @@ class Places(NamedTuple):
             return self.ago_ms is not None
         return self.at(topic, number, default) == LATEST
 
+    @property
+    def moving_word(self) -> str:
+        """The place of all partitions that have a moving one, in a broker's words."""
+        return LATEST if self.ago_ms is None else f"-{self.ago_ms // 1000}s"
+
 
 class SourceOptions(NamedTuple):
     """What a query asks for; of plain values, as it travels to the executors."""

@@ -86,7 +86,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = self._places.resolve(starting, there, LATEST)
         if group is not None:
             moving = {place for place in starts if starting.is_moving(*place, LATEST)}
-            found = self._places.kept_places(group, {topic for topic, _ in moving})
+            topics = {topic for topic, _ in moving}
+            found = self._places.kept_places(group, topics)
+            for topic in sorted(topics - {topic for topic, _ in found}):
+                found |= self._places.keep_everywhere(group, topic, starting.moving_word)
             kept = {place: offset for place, offset in found.items() if place in moving}
             self._places.keep_places(group, {place: at for place, at in starts.items() if place not in kept})
             starts |= kept

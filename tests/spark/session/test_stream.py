@@ -64,6 +64,57 @@ def test_latest_is_one_place_however_often_spark_asks(
         reader.stop()
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"0": 5, "1": 5}),
+        ({"startingOffsets": '{"TOPIC": {"0": 2}}'}, {"0": 2, "1": 5}),
+        ({"startingTimestamp": "-1s"}, {"0": 5, "1": 5}),
+    ],
+)
+def test_driver_that_dies_while_it_notes_where_the_query_begins_begins_there_in_every_partition(
+    reading: Reading, broker: BlockingClient, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: Any
+) -> None:
+    from holdfast.spark.options import parse_options
+    from holdfast.spark.schema import source_schema
+    from holdfast.spark.source_stream import StreamReader
+
+    broker.create_topic(reading.topic, partitions=2)
+    for partition in (0, 1):
+        broker.publish_many(reading.topic, [b"before"] * 5, partition=partition)
+    time.sleep(1.5 if "startingTimestamp" in given else 0)  # those were published longer ago
+    written = {name: text.replace("TOPIC", reading.topic) for name, text in given.items()}
+    options = parse_options({"servers": reading.servers, "subscribe": reading.topic, "groupId": "g", **written})
+
+    def query() -> StreamReader:
+        return StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+
+    dying = query()
+    seek = type(dying._places.client).seek
+    seeks: list[tuple[Any, ...]] = []
+
+    def seek_once(client: BlockingClient, *where: Any) -> Any:
+        if seeks:
+            raise RuntimeError("the driver dies")
+        seeks.append(where)
+        return seek(client, *where)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BlockingClient, "seek", seek_once)
+        if "startingOffsets" in given:
+            with pytest.raises(RuntimeError, match="the driver dies"):
+                dying.initialOffset()
+        else:
+            dying.initialOffset()
+    dying.stop()
+    for partition in (0, 1):
+        broker.publish_many(reading.topic, [b"after"] * 3, partition=partition)
+    restarted = query()
+    assert restarted.initialOffset()["offsets"] == {reading.topic: expected}
+    restarted.stop()
+    assert {str(each.partition): each.offset for each in broker.cursor(reading.topic, "g").partitions} == expected
+
+
 def test_stream_follows_new_messages_and_new_topics(
     reading: Reading, broker: BlockingClient, spark: SparkSession
 ) -> None:
