@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import StagedExpired, TooManyWriters
+from holdfast.model.errors import StagedExpired, TooManyWriters, WriterNotFound
 from holdfast.model.ids import Offset
 from holdfast.model.names import DONE_CURSOR
 from holdfast.model.topics import TopicConfig
 from holdfast.transactions import staging, sweeping
 from holdfast.transactions.service import Transactions
-from holdfast.wire.transactions import DECISIONS, STAGED, Commit, Decision, partition_of
+from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Decision, partition_of
 from tests.cluster.nodes import now_ms, running, until
 from tests.support.batches import values_batch
 from tests.transactions.desk import EXPIRY_MS, Desk, later, read_values
@@ -78,6 +78,32 @@ async def test_commit_that_was_checked_before_and_decided_behind_the_forgetting_
         await stopped
     assert await desk.values() == [b"row"]
     assert desk.transactions.stats.refused == 1
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+async def test_nobody_waits_for_a_decision_whose_writer_was_forgotten_right_behind_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, is_commit: bool
+) -> None:
+    """It was done and forgotten before whoever asked for it could look."""
+    await desk.create()
+    deciding = desk.transactions._deciding
+    real = deciding._append
+    receipt = await desk.stage(0, b"row")
+
+    async def append(decision: Decision) -> Offset:
+        placed = await real(decision)
+        if isinstance(decision, Commit | Abort):
+            await deciding.forget(decision.writer)
+        return placed
+
+    monkeypatch.setattr(deciding, "_append", append)
+    if is_commit:
+        with pytest.raises(WriterNotFound, match=r"forgotten right behind it.*Look into the topics"):
+            await desk.commit(0, receipt)
+    else:
+        await desk.transactions.abort("w")
+    assert await desk.values() == [b"row"] * is_commit
+    assert await desk.transactions.writers() == [] and desk.transactions._writers._waiting == {}
 
 
 async def test_nothing_is_kept_of_forgotten_writers_once_what_they_staged_is_gone(

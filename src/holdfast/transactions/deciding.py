@@ -14,7 +14,15 @@ from typing import Final, TypeVar
 
 from holdfast.broker.broker import Broker
 from holdfast.model import names
-from holdfast.model.errors import BadReceipt, BadValue, CommitPending, StagedExpired, TooLarge, TopicNotFound
+from holdfast.model.errors import (
+    BadReceipt,
+    BadValue,
+    CommitPending,
+    StagedExpired,
+    TooLarge,
+    TopicNotFound,
+    WriterNotFound,
+)
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
 from holdfast.model.transactions import CommitResult
@@ -81,6 +89,12 @@ class Deciding:
         decision = await self._append(commit)
         decided = self._writers.until_decided(checked, decision, number)
         state = await self._outcome(decided, f"{number} of {checked}")
+        if not state.is_known:
+            raise WriterNotFound(
+                f"{number} of {checked} was decided, and the writer was forgotten right behind it: whether what it "
+                "names was still there to be committed is not known any more. Look into the topics before you write "
+                "it again"
+            )
         if state.number < number:
             raise StagedExpired(
                 f"what {number} of {checked} names was dropped, also where the writer was forgotten since, was lost or "

@@ -46,6 +46,11 @@ class WriterState(NamedTuple):
     dropped_below: int = 0
     decided: int = _NONE
 
+    @property
+    def is_known(self) -> bool:
+        """Every decision of a writer that was looked at is noted; of one that was forgotten, none."""
+        return self.decided != _NONE
+
 
 class Forgotten(NamedTuple):
     """A writer that was forgotten: what it staged below this offset is dropped."""
@@ -202,24 +207,35 @@ class Writers:
     # --- waiting ----------------------------------------------------------------------------------------
 
     async def until_decided(self, writer: WriterName, decision: Offset, number: int = NUMBER_MAX) -> WriterState:
-        """Wait until a decision was looked at, or the writer has that number; whoever waits bounds the time."""
+        """Wait until a decision was looked at, or the writer has that number; whoever waits bounds the time.
+
+        Where the writer was forgotten right behind it, nothing is known of the writer, and the decision is done.
+        """
+        state = WriterState()
 
         async def is_decided() -> bool:
+            nonlocal state
             state = self.state(writer)
-            return state.number >= number or await self._is_past(partition_of(writer), decision, state.decided)
+            if state.number >= number or await self._is_past(partition_of(writer), decision, state.decided):
+                return True
+            if not await self._is_done(writer, decision):
+                return False
+            # What is noted of the writer was noted before, and may only not have come here yet.
+            await self._backend.catch_up_cursors()
+            state = self.state(writer)
+            return state.decided >= decision or not self.is_known(writer)
 
-        await self._until(_cursor(writer), is_decided)
-        return self.state(writer)
+        await self._until((_cursor(writer), DONE_CURSOR), is_decided)
+        return state
 
     async def until_done(self, writer: WriterName, decision: Offset) -> None:
         """Wait until everything up to a decision is done, and will not be done again."""
+        await self._until((DONE_CURSOR,), lambda: self._is_done(writer, decision))
+
+    async def _is_done(self, writer: WriterName, decision: Offset) -> bool:
         number = partition_of(writer)
-
-        async def is_done() -> bool:
-            done = (self._backend.cursor(DECISIONS, DONE_CURSOR) or {}).get(number, 0)
-            return await self._is_past(number, decision, done - 1)
-
-        await self._until(DONE_CURSOR, is_done)
+        done = (self._backend.cursor(DECISIONS, DONE_CURSOR) or {}).get(number, 0)
+        return await self._is_past(number, decision, done - 1)
 
     async def _is_past(self, number: int, decision: Offset, position: int) -> bool:
         """Whether a position says that a decision was looked at. Beyond the end of the log it says nothing.
@@ -234,17 +250,20 @@ class Writers:
                 await self._backend.catch_up(partition)
         return position < self._backend.end_offset(partition)
 
-    async def _until(self, name: CursorName, is_so: Callable[[], Awaitable[bool]]) -> None:
+    async def _until(self, names: tuple[CursorName, ...], is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Look, and again whenever one of these cursors has moved."""
         moved = asyncio.Event()
-        self._waiting.setdefault(name, set()).add(moved)
+        for name in names:
+            self._waiting.setdefault(name, set()).add(moved)
         try:
             while not await is_so():
                 await moved.wait()
                 moved.clear()
         finally:
-            self._waiting[name].discard(moved)
-            if not self._waiting[name]:
-                del self._waiting[name]
+            for name in names:
+                self._waiting[name].discard(moved)
+                if not self._waiting[name]:
+                    del self._waiting[name]
 
     def _on_move(self, topic: TopicName, name: CursorName) -> None:
         if topic == DECISIONS:
