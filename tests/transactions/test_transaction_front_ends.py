@@ -20,6 +20,7 @@ from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.wire.batch_builder import build_values
 from tests.http.http_server import Server, serving
+from tests.support.broker_process import BrokerProcess, wait_until
 
 DOCUMENT = Path(__file__).parents[2] / "docs/transactions.md"
 
@@ -188,6 +189,16 @@ def test_abort_needs_no_body(server: Server) -> None:
             transaction.commit()
     refused = server.call("POST", "/v1/transactions/bodyless/abort", b"reason=x", {"Content-Type": ""})
     assert refused.status == 415 and "add the header Content-Type: application/json" in refused.body.decode()
+
+
+def test_transaction_that_goes_as_it_should_is_no_line_in_the_log_of_a_broker(tmp_path: Path) -> None:
+    """A streaming query has one for each of its batches."""
+    with BrokerProcess(tmp_path / "data") as running:
+        with holdfast.connect_blocking(f"holdfast://127.0.0.1:{running.http_address[1]}") as broker:
+            broker.transaction("everyday", 0).commit([])
+            broker.transaction("everyday", 1).abort("on purpose")
+        wait_until(lambda: "transaction_aborted" in running.log(), "the abort is in the log")
+        assert "transaction_committed" not in running.log()
 
 
 def test_commands_say_how_far_writers_are(server: Server) -> None:

@@ -28,6 +28,7 @@ from holdfast.node.stores import ClusterStore, PlainStore, PostgresStore, Store
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
 from holdfast.transactions.service import Transactions
+from holdfast.transactions.settings import EVERYDAY as TRANSACTION_EVERYDAY
 from holdfast.transactions.settings import WARNINGS as TRANSACTION_WARNINGS
 from holdfast.transactions.settings import Settings as TransactionSettings
 from holdfast.wire.peer import Hello
@@ -274,7 +275,10 @@ def _log_processing(event: str, /, **fields: object) -> None:
 
 
 def _log_transactions(event: str, /, **fields: object) -> None:
-    (log.warning if event in TRANSACTION_WARNINGS else log.info)(event, **fields)
+    if event in TRANSACTION_EVERYDAY:
+        log.debug(event, **fields)
+    else:
+        (log.warning if event in TRANSACTION_WARNINGS else log.info)(event, **fields)
 
 
 def _check_is_free(config: Config, name: str) -> None:

@@ -34,6 +34,8 @@ class LogEvent(Protocol):
     def __call__(self, event: str, /, **fields: object) -> None: ...
 
 
+# Events of every transaction that goes as it should: a streaming query may have many a second.
+EVERYDAY = frozenset({"transaction_committed"})
 # Events that somebody should look at.
 WARNINGS = frozenset(
     {
