@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -31,6 +32,9 @@ def test_restart_goes_on_where_the_checkpoint_is(
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40, "groupId": "billing"}
     progress = reading.to_parquet(tmp_path, **options)
     assert [each["numInputRows"] for each in progress] == [40, 40, 20]
+    [source] = progress[0]["sources"]
+    reached, known = (json.loads(source[name])["offsets"][reading.topic] for name in ("endOffset", "latestOffset"))
+    assert sum(reached.values()) == 40 and known == {"0": 50, "1": 50}, "the lag can be seen"
     # The last batch is told of, too, though Spark never tells its source.
     wait_for(lambda: broker.cursor(reading.topic, "billing").lag == 0, "the cursor stands at the end")
     broker.publish_many(reading.topic, [b"y"] * 10, partition=1)
