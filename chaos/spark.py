@@ -92,6 +92,15 @@ class ClusterOfSpark(Protocol):
     def config(self) -> dict[str, str]: ...
 
 
+# Spark tries a task again as soon as half of the others are done.
+_SPECULATION: Final = {
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.interval": "100ms",
+}
+
+
 class Driver:
     """The driver of the query; started again it goes on from its checkpoint."""
 
@@ -116,11 +125,13 @@ class Driver:
         self.batches = 0
         self.starts = 0
 
-    def start(self, work: str | None = None) -> subprocess.Popen[bytes]:
+    def start(self, work: str | None = None, straggles: Path | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "chaos.spark_job", work or self._work, "--master", self._spark.master]
         command += ["--topic", TOPIC, "--to-topic", COPY, "--pause-s", str(_TASK_PAUSE_S)]
         command += ["--servers", self._cluster.url, "--directory", str(self._directory / "query")]
-        command += ["--config", json.dumps(self._spark.config)]
+        command += ["--config", json.dumps(self._spark.config | (_SPECULATION if straggles else {}))]
+        if straggles is not None:
+            command += ["--straggles", str(straggles)]
         if self._is_bare:
             command += ["--python", str(self._directory / "bare" / "python")]
         self.starts += 1
@@ -142,11 +153,14 @@ class Driver:
         self.kill()
         self._log.close()
 
-    def drain(self) -> dict[str, Any]:
-        """Let a last driver write the rest; what it found in the files."""
+    def drain(self, straggles: Path | None = None) -> dict[str, Any]:
+        """Let a last driver write the rest; what it found in the files.
+
+        With `straggles` a task of each batch is slow until Spark tries it again beside itself; then that file is made.
+        """
         self.kill()
         self.told: dict[str, Any] = {}
-        process = self.start(self._last_work)
+        process = self.start(self._last_work, straggles)
         assert process.wait(RECOVERY_S) == 0, f"the last driver failed; see {self._log.name}"
         wait_for(lambda: "summary" in self.told, "the summary", 10)
         return self.told["summary"]  # type: ignore[no-any-return]

@@ -54,7 +54,9 @@ class SparkCluster:
             place = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page_port))
             self._start("master", _MASTER, *place)
             for number in range(self._wanted_workers):
-                sizes = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--webui-port", "0")
+                # Hosts of their own: Spark tries a slow task again, while it runs, on another host only.
+                host = f"127.0.0.{number + 1}"
+                sizes = ("--cores", "1", "--memory", "1g", "--host", host, "--webui-port", "0")
                 folder = ("--work-dir", str(self._directory / f"worker-{number}"))
                 self._start(f"worker-{number}", _WORKER, *sizes, *folder, self.master)
             # Workers come while the driver starts: an application waits for them, but not for its master.

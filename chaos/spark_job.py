@@ -10,13 +10,17 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import holdfast.spark
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+
+# What a slow task waits for another try of it: longer than Spark takes to begin one.
+_BEATEN_S_MAX: Final = 60.0
 
 
 def say(**what: object) -> None:
@@ -73,6 +77,8 @@ def copy_stream(spark: SparkSession, options: argparse.Namespace) -> None:
         for batch in batches:
             time.sleep(options.pause_s)
             yield batch
+        if options.straggles is not None:
+            _straggle(options.straggles)
 
     stream = _source(spark.readStream, options).options(startingOffsets="earliest", groupId="chaos", minPartitions="6")
     if options.offsets_per_trigger:
@@ -91,6 +97,19 @@ def copy_stream(spark: SparkSession, options: argparse.Namespace) -> None:
         say(summary={side: summary(rows) for side, rows in sides.items()})
         return
     _tell_of_batches(writer.start())
+
+
+def _straggle(beaten: Path) -> None:
+    """Have the first try of a task wait, with all of its rows in hand, until another try of it has them as well."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "tasks have a context"
+    if context.partitionId() == 0 and context.attemptNumber() > 0:
+        beaten.touch()
+    deadline = time.monotonic() + _BEATEN_S_MAX
+    while context.partitionId() == 0 and not beaten.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _sides(options: argparse.Namespace) -> tuple[tuple[str, str], ...]:
@@ -120,6 +139,7 @@ def main() -> None:
     parser.add_argument("--config", type=json.loads, default={}, help="settings of the session, as JSON")
     parser.add_argument("--python", help="the interpreter of the executors")
     parser.add_argument("--pause-s", type=float, default=0.0, help="of each task, behind each Arrow batch")
+    parser.add_argument("--straggles", type=Path, help="a file that is made once a slow task was tried again")
     parser.add_argument("--offsets-per-trigger", type=int)
     options = parser.parse_args()
     spark = holdfast.spark.session(options.master, "chaos", config=options.config, python=options.python)

@@ -19,7 +19,10 @@ MESSAGES = 20_000
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The short form of `make chaos-spark`: a query copies a topic to another one."""
+    """The short form of `make chaos-spark`: a query copies a topic to another one.
+
+    The last driver speculates: of a task that is slow both tries have all of its rows, and one of them counts.
+    """
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
     monkeypatch.chdir(Path(__file__).parents[2])
     values = [b"%d of many" % number for number in range(MESSAGES)]
@@ -44,7 +47,8 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
             broker.publish_many(chaos.TOPIC, values[MESSAGES // 2 :])
             wait_for(lambda: chaos.counted(cluster)["staged_messages"] > staged, "more is staged", chaos.RECOVERY_S)
             driver.kill()
-            found = driver.drain()
+            found = driver.drain(straggles=tmp_path / "straggled")
+            assert (tmp_path / "straggled").exists(), "a task was tried twice at the same time"
         finally:
             driver.close()
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
