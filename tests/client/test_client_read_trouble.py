@@ -97,3 +97,19 @@ async def test_a_subscription_that_lost_the_broker_says_so_and_goes_on_when_aske
             await messages.get(timeout_s=20)
         script.down.clear()
         assert (await take(messages, 1))[0].offset == 1
+
+
+async def test_reader_goes_on_behind_answers_that_no_broker_gave() -> None:
+    script = LogScript({0: (200, batch_at(0, b"a", b"b"))})
+    strange = [(404, b"<h1>not here</h1>"), (500, b"upstream trouble")]
+
+    async def with_a_proxy(call: Call) -> Answer:
+        return strange.pop() if strange and "/messages" in call.target else await script(call)
+
+    async with (
+        ScriptedServer(with_a_proxy).running() as server,
+        connect(server.address) as broker,
+        broker.subscribe("orders", start=0) as messages,
+    ):
+        assert [message.value for message in await take(messages, 2)] == [b"a", b"b"]
+    assert strange == []

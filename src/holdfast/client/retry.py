@@ -48,10 +48,11 @@ class Patience:
     async def failed(self, failure: AttemptFailed | RemoteError) -> None:
         """Wait before the next try, or raise if the time is up."""
         if isinstance(failure, RemoteError):
+            who = "something that is no broker" if is_foreign(failure) else "the broker"
             if self._last_remote is None:
-                _log.warning("%s: the broker says %s (%s); trying again", self._what, failure.code, failure.message)
+                _log.warning("%s: %s says %s (%s); trying again", self._what, who, failure.code, failure.message)
             self._last_remote = failure
-            self._tried[f"the broker said {failure.code}"] += 1
+            self._tried[f"{who} said {failure.code}"] += 1
         else:
             self._last_remote = None
             self._tried[str(failure)] += 1
