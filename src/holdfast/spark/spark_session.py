@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -27,6 +29,17 @@ _LOCAL_SETTINGS: Final = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     )
 }
+# Java's second compiler makes code fast and takes long for it. Of what runs in the first seconds little runs often, and
+# compiling that took a third of all processor time until the first row: so it begins with what ran ten times as often
+# as it usually waits for. What is hot gets there soon all the same.
+_LATE_COMPILING: Final = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
+# PySpark asks it whether there is a numpy once a session is there. It brings pandas, which takes half a second.
+_IMPORTED_LATE: Final = "pyspark.testing.utils"
 # A session that is asked for again has its listener.
 _listened_to: WeakSet[SparkSession] = WeakSet()
 
@@ -71,11 +84,14 @@ def session(
     if not is_local:
         settings = cluster_config(settings)
     archive_options = class_archive.java_options(java) if class_archive.is_used() else []
-    options = [*archive_options, *quick_forks(java), given.get("spark.driver.extraJavaOptions", "")]
+    given_options = given.get("spark.driver.extraJavaOptions", "")
+    options = [*archive_options, *quick_forks(java), *_LATE_COMPILING, given_options]
     settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, options))
     builder: Any = SparkSession.builder.master(master).appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    # While Java starts this process has nothing else to do.
+    Thread(target=import_module, args=(_IMPORTED_LATE,), daemon=True).start()
     started: SparkSession = builder.getOrCreate()
     if class_archive.is_made():
         class_archive.make_in_background(java)
