@@ -13,10 +13,12 @@ from holdfast.broker.popping import cursor_of
 from holdfast.broker.results import spread
 from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import TopicName
+from holdfast.model.messages import NewMessage
 from holdfast.model.push_ids import push_ids
+from holdfast.wire import batch_builder
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.conftest import Open
-from tests.postgres.stores import Opened, query, until
+from tests.postgres.stores import Opened, now_ms, query, until
 from tests.text.in_process.talk import serving
 
 
@@ -148,6 +150,29 @@ async def test_known_id_changes_nothing_for_those_it_is_stored_with(opened: Open
     assert [(each.offset, each.duplicate) for each in new] == [(0, False), (1, False)]
     assert [message.value for message in await store.read("known")] == [b"1", b"2"]
     assert [message.value for message in await store.read("new")] == [b"4", b"5"]
+
+
+async def test_transaction_that_a_bug_of_ours_cut_off_is_not_committed_with_the_next(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody waits any more for what it stores."""
+    store = await opened("n1")
+    partition = await store.create()
+    await store.create("other")
+
+    async def fail(*args: object) -> None:
+        raise RuntimeError("a bug")
+
+    batch = batch_builder.build_batch([NewMessage(value=b"1", id="a")], now_ms())
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.backends.postgres.transaction._finish", fail)
+        before = store.backend.writer.id
+        store.backend.forward(partition, batch, has_ids=True).cancel()
+        await until(lambda: store.backend.writer.id != before, "the writer has another name")
+    await store.publish(b"2", topic="other", ids=["b"])
+    [again] = await store.publish(b"1", ids=["a"])
+    assert (again.offset, again.duplicate) == (0, False)
+    assert await query(url, "SELECT count(*) FROM holdfast.messages") == [(2,)]
 
 
 async def test_id_of_a_push_is_the_same_id_in_every_other_way(opened: Open) -> None:

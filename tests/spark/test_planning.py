@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
-from holdfast.client import ConnectionLost, RemoteError
+from holdfast.broker.places import parse_place
+from holdfast.client import BlockingClient, ConnectionLost, RemoteError, connect_blocking
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import broker_places
 from holdfast.spark.broker_places import PartitionPlace
@@ -19,7 +20,7 @@ from holdfast.spark.options import Places, parse_options
 from holdfast.spark.schema import source_schema
 from holdfast.spark.source_batch import BatchReader
 from holdfast.spark.source_stream import StreamReader
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, wait_until
 
 CREATED_MS = 1000
 
@@ -423,3 +424,34 @@ def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProces
     away = refused()
     assert away.code == "connection_lost" and str(away).startswith("[connection_lost] ")
     assert "brokerTimeout says how long" in str(away)
+
+
+def test_group_goes_on_where_it_stood_in_a_topic_that_a_processor_delivers(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "data", "--compute-ms", "1") as running:
+        servers = f"127.0.0.1:{running.http_address[1]}"
+        options = parse_options({"servers": servers, "subscribe": "orders", "groupId": "g"})
+
+        def first_place() -> object:
+            made = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+            try:
+                return made.initialOffset()["offsets"]
+            finally:
+                made.stop()
+
+        def publish(client: BlockingClient, count: int, end: int) -> None:
+            client.publish_many("orders", [b"x"] * count)
+            wait_until(lambda: client.offset_at("orders.processed", "latest") == end, "they are processed", 30)
+
+        with connect_blocking(f"holdfast://{servers}") as client:
+            client.create_topic("orders")
+            publish(client, 5, 5)
+            before = first_place()
+            publish(client, 3, 8)
+            assert first_place() == before == {"orders": {"0": 5}}
+            assert [place.offset for place in client.cursor("orders", "g").partitions] == [5]
+
+
+@pytest.mark.parametrize("ago", ["-10s", "-90m", "-99999d", "-999999999s"])
+def test_time_ago_is_told_to_a_broker_in_words_that_it_takes(ago: str) -> None:
+    starting = parse_options({"servers": "nowhere", "subscribe": "orders", "startingTimestamp": ago}).starting
+    assert parse_place(starting.moving_word).ago_ms == parse_place(ago).ago_ms == starting.ago_ms

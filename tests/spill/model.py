@@ -113,6 +113,8 @@ class ModelTarget:
 class ModelBackend:
     """As much of the seam as a spill touches."""
 
+    partitions_left = 1_000
+
     def __init__(self, store: ModelStore) -> None:
         self._store = store
         self.under_way: dict[asyncio.Future[BatchPublished], str | None] = {}

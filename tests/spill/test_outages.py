@@ -17,6 +17,7 @@ import pytest
 from holdfast.backends.spill import files
 from holdfast.model.errors import TooManyTopics, Unavailable
 from holdfast.model.ids import TopicName
+from holdfast.model.messages import NewMessage
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
 from tests.spill.stores import Spilling, until
@@ -226,6 +227,37 @@ async def test_topic_of_an_acknowledged_message_is_made_though_there_are_too_man
     assert not store.spill.stats.failed_events
     with pytest.raises(TooManyTopics):
         await store.push(b"1", topic="newer")
+
+
+async def test_topic_that_the_store_has_no_room_for_is_refused_while_it_is_away(opened: Open, server: Server) -> None:
+    store = await opened(server.url)
+    await store.create()
+    store.database._topics._partitions_max = 2
+    server.kill()
+    await store.push(b"0")
+    assert (await store.push(b"1", topic="new"))[0].buffered
+    with pytest.raises(TooManyTopics, match="room for 1"):
+        await store.push(b"1", topic="newer")
+    await server.start()
+    await store.drained()
+    assert {topic.name for topic in store.database.topics()} == {"t", "new"}
+
+
+async def test_what_may_be_lost_keeps_nobody_waiting_for_room_for_its_topic(opened: Open, server: Server) -> None:
+    store = await opened(server.url)
+    await store.create()
+    server.kill()
+    await store.push(b"0")
+    losable = await store.broker.publish("new", [NewMessage(value=b"1")], may_be_lost=True)
+    assert losable[0].buffered
+    await until(lambda: store.spill._losable_appender.active_events == 1)
+    store.database._topics._partitions_max = 1
+    await server.start()
+    await until(lambda: store.spill.stats.failed_events == 1)
+    await store.drained()
+    assert store.spill.stats.outages == 1
+    assert not (await store.push(b"2"))[0].buffered
+    assert await store.values() == [b"0", b"2"]
 
 
 async def test_messages_wait_in_order_where_the_store_has_no_room_for_their_topic(opened: Open, server: Server) -> None:

@@ -159,6 +159,11 @@ class Backend(Protocol):
 
     def topics(self) -> Sequence[Topic]: ...
 
+    @property
+    def partitions_left(self) -> int:
+        """How many more there may be, as far as is known here."""
+        ...
+
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
         """Durable on return. Raises `TopicExists`."""
         ...

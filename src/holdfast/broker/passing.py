@@ -96,6 +96,10 @@ class PassingBackend:
     def topics(self) -> Sequence[Topic]:
         return self.inner.topics()
 
+    @property
+    def partitions_left(self) -> int:
+        return self.inner.partitions_left
+
     async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
         return await self.inner.create_topic(name, config)
 

@@ -280,7 +280,7 @@ class BrokerPlaces:
                 if error.code != "cursor_not_found":
                     raise
                 continue
-            kept |= _of_cursor(cursor)
+            kept |= _of_cursor(topic, cursor)
         return kept
 
     @_told_with_code
@@ -289,7 +289,7 @@ class BrokerPlaces:
 
         In one step: a cursor of which only some partitions were ever placed would stand at the start of the others.
         """
-        return _of_cursor(self.client.seek(topic, group_id, word))
+        return _of_cursor(topic, self.client.seek(topic, group_id, word))
 
     @_told_with_code
     def keep_places(self, group_id: str, places: dict[tuple[str, int], int]) -> None:
@@ -297,8 +297,9 @@ class BrokerPlaces:
             self.client.seek(topic, group_id, offset, number)
 
 
-def _of_cursor(cursor: CursorDescription) -> dict[tuple[str, int], int]:
-    return {(cursor.topic, place.partition): int(place.offset) for place in cursor.partitions}
+def _of_cursor(topic: str, cursor: CursorDescription) -> dict[tuple[str, int], int]:
+    """By the topic that was asked for: a cursor names the one that is delivered from, which a processor may make."""
+    return {(topic, place.partition): int(place.offset) for place in cursor.partitions}
 
 
 def _ends_of(partitions: list[PartitionPlace], node: BlockingClient) -> dict[tuple[str, int], int]:

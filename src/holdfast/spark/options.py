@@ -19,8 +19,9 @@ _LATEST_NUMBER: Final = -1
 PORT_DEFAULT: Final = 8090
 BROKER_TIMEOUT_S_DEFAULT: Final = 120.0
 
-_TIME_AGO = re.compile(r"-(\d+)([smhd])")
-_TIME_AGO_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_TIME_AGO = re.compile(r"-(\d{1,9})([smhd])")
+# The longest first.
+_TIME_AGO_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
 _DURATION = re.compile(r"(\d+)(ms|s|m|h)")
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PICKS: Final = ("subscribe", "subscribePattern", "assign")
@@ -73,7 +74,10 @@ class Places(NamedTuple):
     @property
     def moving_word(self) -> str:
         """The place of all partitions that have a moving one, in a broker's words."""
-        return LATEST if self.ago_ms is None else f"-{self.ago_ms // 1000}s"
+        if self.ago_ms is None:
+            return LATEST
+        unit, unit_ms = next(each for each in _TIME_AGO_MS.items() if not self.ago_ms % each[1])
+        return f"-{self.ago_ms // unit_ms}{unit}"
 
 
 class SourceOptions(NamedTuple):

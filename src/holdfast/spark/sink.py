@@ -138,8 +138,9 @@ def _check_is_ours(options: SinkOptions, writer: str, number: int) -> None:
         raise with_code(
             WriterAhead,
             f"somebody else has committed under the writer {writer} last, {_told(last)}, and this is batch "
-            f"{number >> QUERY_BITS} of another query: its rows are not written. The checkpoint is a new one, or "
-            f"two queries have the same writer. {_what_to_do(writer)}",
+            f"{number >> QUERY_BITS} of another query: it is not written now. The checkpoint is a new one, or two "
+            "queries have the same writer. Should this query have used the name before, this very batch may have been "
+            f"written then: look into the topic before you go on. {_what_to_do(writer)}",
         )
 
 

@@ -78,7 +78,7 @@ class ClusterBackend(NothingVoid):
         self._pair = pair
         self.pairing: Pairing | None = None
         self._directory = directory
-        self._sync = sync
+        self.sync_policy = sync
         self._now_ms = now_ms
         self._files = TopicFiles(directory, segment_bytes, now_ms)
         self._partitions_max = partitions_max
@@ -105,10 +105,6 @@ class ClusterBackend(NothingVoid):
     @property
     def delivers_where_led(self) -> bool:
         return self._pair is not None
-
-    @property
-    def sync_policy(self) -> SyncPolicy:
-        return self._sync
 
     @property
     def sync_rounds(self) -> tuple[int, float]:
@@ -150,7 +146,7 @@ class ClusterBackend(NothingVoid):
             me,
             transport=self.neighbours,
             hard_states=opened.hard_states,
-            sync=self._sync,
+            sync=self.sync_policy,
             on_failure=self._fail,
             # Each of a pair has terms of its own.
             seat=None if self._pair is None else self.neighbours.names.index(self.node_id),
@@ -208,8 +204,8 @@ class ClusterBackend(NothingVoid):
         await self._begin(is_incomplete=opened.loaded.is_incomplete)
         self.upkeep.start()
         self._directory.keep_reserve()
-        if self._sync.gives_up:
-            log.warning("weaker_than_group_sync", sync=str(self._sync), gives_up=self._sync.gives_up)
+        if self.sync_policy.gives_up:
+            log.warning("weaker_than_group_sync", sync=str(self.sync_policy), gives_up=self.sync_policy.gives_up)
 
     async def _begin(self, *, is_incomplete: bool) -> None:
         """Be where the others are, or, alone, where this node was, before anybody is served."""
@@ -367,6 +363,10 @@ class ClusterBackend(NothingVoid):
 
     def topics(self) -> Sequence[Topic]:
         return list(self.topics_here.known.values())
+
+    @property
+    def partitions_left(self) -> int:
+        return self._partitions_max - len(self.topics_here.replicas)
 
     def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
         self.topics_here.watch(on_topic)

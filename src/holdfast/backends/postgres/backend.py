@@ -230,6 +230,10 @@ class PostgresBackend(NothingVoid):
     def topics(self) -> Sequence[Topic]:
         return list(self.known.by_name.values())
 
+    @property
+    def partitions_left(self) -> int:
+        return self._topics.partitions_left
+
     def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
         self.known.watchers.append(on_topic)
         for topic in self.topics():

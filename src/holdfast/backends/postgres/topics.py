@@ -39,6 +39,10 @@ class Topics:
         self._default_retention = default_retention
         self._partitions_max = partitions_max
 
+    @property
+    def partitions_left(self) -> int:
+        return self._partitions_max - len(self._known.partitions)
+
     async def create(self, name: TopicName, config: TopicConfig) -> Topic:
         """Raises `TopicExists`, `TooManyTopics`, `Unavailable`."""
         if name in self._known.by_name:
@@ -48,7 +52,7 @@ class Topics:
             config = msgspec.structs.replace(
                 config, retention_ms=default.retention_ms, retention_bytes=default.retention_bytes
             )
-        if len(self._known.partitions) + config.partitions > self._partitions_max:
+        if config.partitions > self.partitions_left:
             raise TooManyTopics(
                 f"there are {len(self._known.partitions)} partitions, at most {self._partitions_max} may be; "
                 "delete a topic, or ask for fewer partitions"

@@ -183,12 +183,11 @@ class Writer:
             await asyncio.wait((self._storing,))
             finished, self._storing, self._under_way = self._storing, None, []
             error = None if finished.cancelled() else finished.exception()
-            if error is not None and all(write.future.done() for write in writes):
-                # It was given up on; what the driver says of a connection that was cut under it is no news.
-                log.debug("writer_gave_up", problem=type(error).__name__)
-            elif error is not None:
-                # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
-                log.error("writer_failed", exc_info=error)
+            if error is not None:
+                # A bug of ours: nobody may be left waiting for it, and the next ones may fare better. But where it was
+                # given up on, what the driver says of a connection that was cut under it is no news.
+                is_given_up = all(write.future.done() for write in writes)
+                (log.debug if is_given_up else log.error)("writer_failed", exc_info=error)
                 marks = self._marks()
                 self._let_go()
                 self._retire()

@@ -57,11 +57,12 @@ class NewTopics:
         if self._is_there(name):
             return True
         if name not in self._new:
-            if len(self._new) + len(self._inner.topics()) >= TOPICS_MAX:
+            room = min(TOPICS_MAX - len(self._inner.topics()), self._inner.partitions_left)
+            if len(self._new) >= room:
                 self._new = {each for each in self._new if not self._is_there(each)}
-            if len(self._new) + len(self._inner.topics()) >= TOPICS_MAX:
+            if len(self._new) >= room:
                 raise TooManyTopics(
-                    f"{len(self._new)} new topics wait for the store, and {TOPICS_MAX} are all there may be; "
+                    f"{len(self._new)} new topics wait for the store, which has room for {max(0, room)}; "
                     "publish to one that is there, or try again when the store is back"
                 )
             self._new.add(name)

@@ -25,11 +25,17 @@ _REMEMBERED_MAX: Final = 1_000
 
 
 class Refusals:
-    """`holds_s` is how long a refusal is believed before the store is asked again."""
+    """`holds_s` is how long a refusal is believed before the store is asked again.
 
-    def __init__(self, ensure_topic: Callable[[TopicName], Awaitable[object]], holds_s: float) -> None:
+    `waits_for_room`: whether a store that has no room for a topic is waited for.
+    """
+
+    def __init__(
+        self, ensure_topic: Callable[[TopicName], Awaitable[object]], holds_s: float, *, waits_for_room: bool
+    ) -> None:
         self._ensure_topic = ensure_topic
         self._holds_s = holds_s
+        self._waits_for_room = waits_for_room
         self._refused: dict[str, tuple[float, CallerError]] = {}
 
     async def made(self, queue: str) -> CallerError | None:
@@ -40,10 +46,10 @@ class Refusals:
         for tries in range(1, TRIES_MAX + 1):
             try:
                 await self._ensure_topic(TopicName(queue))
-            except TooManyTopics as full:
-                # No verdict on the messages, which may not be overtaken either: until there is room, all wait.
-                raise Unavailable(f"topic {queue} cannot be made: {full.message}") from full
             except CallerError as refusal:
+                if self._waits_for_room and isinstance(refusal, TooManyTopics):
+                    # No verdict on the messages, which may not be overtaken either: until there is room, all wait.
+                    raise Unavailable(f"topic {queue} cannot be made: {refusal.message}") from refusal
                 error = refusal
             else:
                 self._refused.pop(queue, None)

@@ -85,7 +85,8 @@ class Replayer:
         self._settings = settings
         self._topic = topic
         self._set_aside = SetAside(directory, stats)
-        self._refusals = Refusals(ensure_topic, settings.retry_s)
+        # Nobody waits for what may be lost.
+        self._refusals = Refusals(ensure_topic, settings.retry_s, waits_for_room=keeps_time)
         self._is_busy = is_busy
         self._last_lap = last_lap
         self._teller = Teller()
@@ -380,8 +381,7 @@ class Replayer:
         for event in fresh if gone else ():
             if (event.queue, event.number) in gone:
                 event.number = None
-        # A partition that was taken from a message in an earlier try is not in the batches that were made before.
-        return not gone and all(number is not None for _, number in places), refused
+        return not gone, refused
 
     def _is_there(self, queue: str, number: int | None) -> bool:
         topic = self._topic(TopicName(queue))

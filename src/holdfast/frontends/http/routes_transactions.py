@@ -84,6 +84,7 @@ TRANSACTIONS: Final = (
             errors.BadReceipt,
             errors.StagedExpired,
             errors.TopicNotFound,
+            errors.WriterNotFound,
         ),
     ),
     Route(
