@@ -6,6 +6,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import structlog
+
 from tests.postgres.stores import query
 from tests.support.postgres import Server
 from tests.text.in_process.talk import PUBACK, serving, until
@@ -111,3 +113,15 @@ async def test_clients_are_told_of_an_outage_and_served_after_it(tmp_path: Path,
                 lines.append(await subscriber.line())
             assert lines[0] == b"MESSAGE|orders|before"
             assert b"MESSAGE|orders|y" not in lines
+
+
+async def test_broker_over_a_database_tells_of_messages_that_were_stored_without_one(tmp_path: Path, url: str) -> None:
+    async with serving(tmp_path) as broker:
+        await broker.publish(b"greetings", [b"hello"])
+    with structlog.testing.capture_logs() as logs:
+        async with serving(tmp_path, store=url):
+            pass
+        async with serving(tmp_path / "another", store=url):
+            pass
+    [told] = [line for line in logs if line["event"] == "log_ignored"]
+    assert told["directory"].startswith(str(tmp_path)) and "--store" in told["hint"]

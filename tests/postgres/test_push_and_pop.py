@@ -7,8 +7,10 @@ import json
 import random
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from holdfast.backends.postgres.transaction import told_of_breaks
 from holdfast.broker.popping import cursor_of
 from holdfast.broker.results import spread
 from holdfast.model.errors import TopicNotFound
@@ -173,6 +175,15 @@ async def test_transaction_that_a_bug_of_ours_cut_off_is_not_committed_with_the_
     [again] = await store.publish(b"1", ids=["a"])
     assert (again.offset, again.duplicate) == (0, False)
     assert await query(url, "SELECT count(*) FROM holdfast.messages") == [(2,)]
+
+
+async def test_connection_that_is_closed_while_rows_are_sent_is_no_bug_of_ours(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    with pytest.raises(AttributeError, match="no such thing"), told_of_breaks(connection):
+        raise AttributeError("no such thing")
+    connection.terminate()
+    with pytest.raises(ConnectionResetError), told_of_breaks(connection):
+        raise RuntimeError("unable to perform operation; the handler is closed")
 
 
 async def test_id_of_a_push_is_the_same_id_in_every_other_way(opened: Open) -> None:

@@ -118,7 +118,8 @@ def replay(
     path = _directory(directory, config)
     if checked.store is None:
         raise ConfigError(
-            "name the PostgreSQL to store in: HOLDFAST_STORE=postgresql://…, or store in the settings file"
+            "name the PostgreSQL to store in: HOLDFAST_STORE=postgresql://…, HOLDFAST_STORE=postgres for the broker's "
+            "own one, or store in the settings file"
         )
     if not path.is_dir():
         raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")

@@ -46,7 +46,9 @@ def show(writer: Writer, server: Server = SERVER_DEFAULT, as_json: Json = False)
     elif known.last_number is None:
         print(f"{known.writer} has committed nothing")
     else:
-        print(f"{known.writer} committed {known.last_number} at {_when(known.committed_ms)}")
+        batch = _spark_batch(known.last_number)
+        told = str(known.last_number) if batch == "-" else f"{known.last_number} (Spark batch {batch})"
+        print(f"{known.writer} committed {told} at {_when(known.committed_ms)}")
 
 
 @app.command("forget", epilog=examples("holdfast transactions forget nightly-report --yes"))

@@ -296,6 +296,7 @@ class PostgresStore:
                 self._server = _embedded_server(Path(self._config.data) / "postgres")
                 url = await self._server.start()
                 undo.push_async_callback(self._server.stop)
+            _warn_of_a_log(Path(self._config.data) / "topics")
             self.database_backend = _postgres_backend(
                 url,
                 node=node,
@@ -339,6 +340,16 @@ class PostgresStore:
         yield from postgres_measures.measured(self.database_backend)
         if self.spill is not None:
             yield from spill_measures.measured(self.spill)
+
+
+def _warn_of_a_log(topics: Path) -> None:
+    """What a broker without a database has stored in the same directory stays there, and nobody sees it."""
+    if topics.is_dir() and any(topics.iterdir()):
+        log.warning(
+            "log_ignored",
+            directory=str(topics),
+            hint="messages that were stored without a database are there; start without --store to read them",
+        )
 
 
 async def _warn_of_left_behind(config: Config) -> None:

@@ -248,7 +248,9 @@ class BrokerPlaces:
         for (topic, number), end in self.certain_ends(unsure).items():
             if named[topic, number] > end:
                 raise with_code(
-                    BadOption, f"offset {named[topic, number]} is given for {topic}/{number}, which ends at {end}"
+                    BadOption,
+                    f"offset {named[topic, number]} is given for {topic}/{number}, which ends at {end}; give one up to "
+                    "that, or latest",
                 )
 
     def _all_at(

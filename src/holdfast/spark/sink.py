@@ -200,7 +200,8 @@ def _told(number: int) -> str:
 
 def _what_to_do(writer: str) -> str:
     return (
-        "Start the query with a new checkpoint and another writer, or with none; where nobody writes under that name "
+        "Start a query with a new checkpoint and another writer, or with none, and a job with another writer; where "
+        "nobody writes under that name "
         f"any more, holdfast transactions forget {writer} sets it free"
     )
 

@@ -53,16 +53,18 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     strange = [name for name in schema.fieldNames() if name not in SINK_COLUMNS]
     if strange:
         raise with_code(BadSchema, _told_of(strange, schema.fieldNames()))
+    names = schema.fieldNames()
+    if "value" not in names:
+        raise with_code(BadSchema, "a message needs the column value, binary or string; to_json makes one of others")
     for field in schema.fields:
         kinds = SINK_COLUMNS[field.name]
         if not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
-            raise with_code(BadSchema, f"the column {field.name} is {wanted}, not {field.dataType.simpleString()}")
+            raise with_code(
+                BadSchema, f"the column {field.name} is {field.dataType.simpleString()} here and has to be {wanted}"
+            )
         if isinstance(field.dataType, ArrayType):
             _check_headers(field.dataType)
-    names = schema.fieldNames()
-    if "value" not in names:
-        raise with_code(BadSchema, "a message needs the column value, binary or string; to_json makes one of others")
     if options.topic is None and "topic" not in names:
         raise with_code(BadOption, "say where to write with the option topic, or with a column of that name")
 

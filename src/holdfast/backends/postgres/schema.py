@@ -53,11 +53,15 @@ async def migrate(connection: Connection) -> None:
         await connection.execute(_LOCK)
         await connection.execute(_VERSIONS)
         version = await _version(connection)
+        # Nobody waits for long where nothing is there yet.
+        told = log.info if version else log.debug
         for step in migrations()[version:]:
-            log.info("schema_changing", version=step.version, step=step.name)
+            told("schema_changing", version=step.version, step=step.name)
             await connection.execute(step.statements)
             await connection.execute(_TAKEN, step.version, step.name)
-            log.info("schema_changed", version=step.version, step=step.name)
+            told("schema_changed", version=step.version, step=step.name)
+        if not version:
+            log.info("schema_made", version=len(migrations()))
 
 
 async def _version(connection: Connection) -> int:

@@ -14,7 +14,8 @@ Whoever calls commits, and knows what to do where the answer is lost: the number
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -109,9 +110,10 @@ async def _prepared(
     if any(part.keys for part in stored):
         await _copy(connection, "id_keys", copying.KEY_COLUMNS, planning.key_rows(stored))
     if any(part.fresh and part.pushed is None for part in stored):
-        await connection.copy_records_to_table(
-            "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
-        )
+        with told_of_breaks(connection):
+            await connection.copy_records_to_table(
+                "messages", schema_name="holdfast", columns=rows.COLUMNS, records=planning.driver_rows(stored)
+            )
     if any(part.pushed is not None for part in stored):
         await _copy(connection, "messages", rows.COLUMNS, planning.pushed_rows(stored))
     await newest.keep(connection)
@@ -143,7 +145,19 @@ def _plan(writes: list[Write], ends: dict[Key, int], known: Offsets, newest: Sta
 
 async def _copy(connection: Connection, table: str, columns: Sequence[str], parts: Iterable[bytes]) -> None:
     source = copying.stream(parts)
-    await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
+    with told_of_breaks(connection):
+        await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
+
+
+@contextlib.contextmanager
+def told_of_breaks(connection: Connection) -> Iterator[None]:
+    """A connection that is closed in the middle of a COPY makes the driver, or the loop, trip over its transport."""
+    try:
+        yield
+    except (RuntimeError, AttributeError) as error:
+        if not connection.is_closed() and "closed" not in str(error):
+            raise
+        raise ConnectionResetError("the connection was closed while rows were sent") from error
 
 
 async def _known_ids(connection: Connection, writes: list[Write], dedupe_age_ms: int) -> Offsets:
