@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from holdfast.backends.postgres import copying
 from holdfast.backends.postgres.transaction import told_of_breaks
 from holdfast.broker.popping import cursor_of
 from holdfast.broker.results import spread
-from holdfast.model.errors import TopicNotFound
+from holdfast.model.errors import LeaderChanged, TopicNotFound
 from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.push_ids import push_ids
@@ -175,6 +177,33 @@ async def test_transaction_that_a_bug_of_ours_cut_off_is_not_committed_with_the_
     [again] = await store.publish(b"1", ids=["a"])
     assert (again.offset, again.duplicate) == (0, False)
     assert await query(url, "SELECT count(*) FROM holdfast.messages") == [(2,)]
+
+
+async def test_what_was_given_up_on_while_rows_were_sent_is_not_stored_after_all(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gave up keeps it elsewhere, and stores it again."""
+    store = await opened("n1")
+    partition = await store.create()
+    is_sending = asyncio.Event()
+    stream = copying.stream
+
+    async def stream_slowly(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+        async for piece in stream(parts):
+            yield piece
+            if not is_sending.is_set():
+                is_sending.set()
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(copying, "stream", stream_slowly)
+    batch = batch_builder.build_batch([NewMessage(value=b"1", id="a")], now_ms())
+    given_up = store.backend.forward(partition, batch, has_ids=True)
+    await is_sending.wait()
+    assert list(store.backend.writer.abandon().values()) == [None]
+    with pytest.raises(LeaderChanged):
+        await given_up
+    await store.publish(b"2", ids=["b"])
+    assert [message.value for message in await store.read()] == [b"2"]
 
 
 async def test_connection_that_is_closed_while_rows_are_sent_is_no_bug_of_ours(url: str) -> None:

@@ -14,6 +14,7 @@ Whoever calls commits, and knows what to do where the answer is lost: the number
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
@@ -149,12 +150,20 @@ async def _copy(connection: Connection, table: str, columns: Sequence[str], part
         await connection.copy_to_table(table, schema_name="holdfast", columns=columns, format="binary", source=source)
 
 
+def is_given_up() -> bool:
+    """Whether the task that asks is being cancelled, though the driver may have made another error of that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 @contextlib.contextmanager
 def told_of_breaks(connection: Connection) -> Iterator[None]:
     """A connection that is closed in the middle of a COPY makes the driver, or the loop, trip over its transport."""
     try:
         yield
     except (RuntimeError, AttributeError) as error:
+        if is_given_up():
+            raise asyncio.CancelledError from error
         if not connection.is_closed() and "closed" not in str(error):
             raise
         raise ConnectionResetError("the connection was closed while rows were sent") from error

@@ -30,7 +30,7 @@ from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Dat
 from holdfast.backends.postgres.planning import Stored, Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import PartitionState
-from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, prepare
+from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregistered, is_given_up, prepare
 from holdfast.model.errors import BadMessage, HoldfastError, LeaderChanged, ShuttingDown, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
@@ -184,10 +184,8 @@ class Writer:
             finished, self._storing, self._under_way = self._storing, None, []
             error = None if finished.cancelled() else finished.exception()
             if error is not None:
-                # A bug of ours: nobody may be left waiting for it, and the next ones may fare better. But where it was
-                # given up on, what the driver says of a connection that was cut under it is no news.
-                is_given_up = all(write.future.done() for write in writes)
-                (log.debug if is_given_up else log.error)("writer_failed", exc_info=error)
+                # A bug of ours: nobody may be left waiting for it, and the next ones may fare better.
+                log.error("writer_failed", exc_info=error)
                 marks = self._marks()
                 self._let_go()
                 self._retire()
@@ -227,6 +225,9 @@ class Writer:
                     ended_with = await connection.execute("COMMIT")
                 assert ended_with == "COMMIT", ended_with
             except (*TROUBLE, Unregistered) as error:
+                if is_given_up():
+                    # Whoever gave up was told that nothing of it will be stored from then on.
+                    raise asyncio.CancelledError from error
                 self._let_go()
                 if not self._is_sent:
                     if not is_last_try and connection is not None and _is_worth_another_try(error):
