@@ -6,8 +6,10 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
 import structlog
 
+from holdfast.node.stores import _warn_of_a_log
 from tests.postgres.stores import query
 from tests.support.postgres import Server
 from tests.text.in_process.talk import PUBACK, serving, until
@@ -125,3 +127,17 @@ async def test_broker_over_a_database_tells_of_messages_that_were_stored_without
             pass
     [told] = [line for line in logs if line["event"] == "log_ignored"]
     assert told["directory"].startswith(str(tmp_path)) and "--store" in told["hint"]
+
+
+def test_log_that_cannot_be_looked_at_keeps_no_broker_over_a_database_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "topics").mkdir()
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        _warn_of_a_log(tmp_path / "topics")
+    [told] = logs
+    assert told["event"] == "log_unreadable" and "Permission denied" in told["problem"]

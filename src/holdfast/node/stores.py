@@ -344,13 +344,17 @@ class PostgresStore:
 
 def _warn_of_a_log(topics: Path) -> None:
     """What a broker without a database has stored in the same directory stays there, and nobody sees it."""
-    with contextlib.suppress(OSError):  # who may not look there has stored nothing there
-        if topics.is_dir() and any(topics.iterdir()):
-            log.warning(
-                "log_ignored",
-                directory=str(topics),
-                hint="messages that were stored without a database are there; start without --store to read them",
-            )
+    try:
+        is_there = topics.is_dir() and any(topics.iterdir())
+    except OSError as error:
+        log.warning("log_unreadable", directory=str(topics), problem=str(error))
+        return
+    if is_there:
+        log.warning(
+            "log_ignored",
+            directory=str(topics),
+            hint="messages that were stored without a database are there; start without --store to read them",
+        )
 
 
 async def _warn_of_left_behind(config: Config) -> None:

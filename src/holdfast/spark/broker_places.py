@@ -23,7 +23,7 @@ from holdfast.client import (
     connect_blocking,
 )
 from holdfast.model.errors import HoldfastError
-from holdfast.spark.broker_calls import is_foreign, is_passing
+from holdfast.spark.broker_calls import address_of, is_foreign, is_passing
 from holdfast.spark.errors import BadOption, BrokerAway, with_code
 from holdfast.spark.offsets import StreamOffsets
 from holdfast.spark.options import EARLIEST, LATEST, Place, Places, SourceOptions
@@ -187,11 +187,11 @@ class BrokerPlaces:
                     found.append(ask(node))
             except RemoteError as error:
                 if is_passing(error.http_status, error.code):
-                    away.append(f"{server[0]}:{server[1]} ({error.code})")
+                    away.append(f"{address_of(server)} ({error.code})")
                 elif error.code != "topic_not_found":
                     raise
             except ConnectionLost:
-                away.append(f"{server[0]}:{server[1]}")
+                away.append(address_of(server))
         return found, away
 
     # --- places -----------------------------------------------------------------------------------
