@@ -73,6 +73,26 @@ def test_nodes_are_what_they_say(cluster: LocalCluster) -> None:
         assert cluster.log_of(node), "with log_level debug it says something"
 
 
+def test_the_logs_say_who_asked_for_votes_who_gave_them_and_who_leads(cluster: LocalCluster) -> None:
+    before = cluster.control_leader()
+    cluster.kill(before)
+    leader = cluster.control_leader(other_than=before)
+    other = next(node for node in cluster.nodes if node.id not in (before, leader))
+    with cluster.connect_blocking(leader) as broker:
+        term = f"term={broker.cluster().term}"
+    wait_until(lambda: says(cluster.log_of(leader), "asks_for_votes", term), "who asks for votes")
+    wait_until(lambda: says(cluster.log_of(other), "voted", f"candidate={leader}", term), "who votes")
+    for node in (leader, other):
+        wait_until(lambda node=node: says(cluster.log_of(node), "new_leader", f"leader={leader}", term), "who leads")
+    cluster.start(before)
+    cluster.wait_until_ready()
+
+
+def says(log: str, event: str, *facts: str) -> bool:
+    """Whether some line of a log tells of an event with these facts."""
+    return any({event, *facts} <= set(line.split()) for line in log.splitlines())
+
+
 async def test_works_beside_async_code(cluster: LocalCluster) -> None:
     async with cluster.connect() as broker:
         await broker.publish("async", b"1")

@@ -42,13 +42,16 @@ def _of_control_group(backend: ClusterBackend) -> Iterator[Metric]:
     yield metric("gauge", "control_commit_index", "The last decided entry of the control log.", raft.commit)
     yield metric("gauge", "control_applied_index", "The last entry that is true on this node.", control.applied)
     yield metric(
-        "counter", "leaderless_seconds_total", "Seconds in which this node heard of no leader.", groups.leaderless_s
+        "counter",
+        "leaderless_seconds_total",
+        "Seconds in which this node heard of no leader.",
+        groups.elections.leaderless_s,
     )
     yield metric(
         "gauge",
         "leaderless_seconds",
         "Seconds for which it hears of none now; 0 while it does.",
-        0.0 if raft.hears_leader else groups.leaderless_now_s,
+        0.0 if raft.hears_leader else groups.elections.leaderless_now_s,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from holdfast.backends.cluster.control import CONTROL
+from holdfast.backends.cluster.elections import Elections
 from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica import Replica
@@ -70,8 +71,8 @@ class Groups:
         self.syncer = Syncer(on_synced=self._on_synced, on_failure=self._on_sync_failure)
         self.pace = CatchUpPace()
         self.longest_tick_gap_s = 0.0
-        # For how long the control group has had no leader that is heard of: in all, and now.
-        self.leaderless_s = self.leaderless_now_s = 0.0
+        # Of the control group.
+        self.elections = Elections()
         self.elections_of_removed = 0
         # Of a pair: told that the partner took over meanwhile.
         self.on_replaced: Callable[[Replica], None] = lambda replica: None
@@ -220,18 +221,11 @@ class Groups:
             await asyncio.sleep(due - self._loop.time())
             now = self._loop.time()
             self.longest_tick_gap_s = max(self.longest_tick_gap_s, now - due + TICK_S)
-            self._count_leaderless(now - due + TICK_S)
+            if CONTROL in self.replicas:
+                self.elections.look(self.replicas[CONTROL].raft, now - due + TICK_S)
             # A node that was stopped for a while does not catch up on time: others have moved on meanwhile.
             due = max(due + TICK_S, now)
             self._tick()
-
-    def _count_leaderless(self, passed_s: float) -> None:
-        control = self.replicas.get(CONTROL)
-        if control is None or control.raft.hears_leader:
-            self.leaderless_now_s = 0.0
-        else:
-            self.leaderless_now_s += passed_s
-            self.leaderless_s += passed_s
 
     def _tick(self) -> None:
         self.pace.tick()

@@ -247,9 +247,10 @@ class Writer:
                         continue
                     self._refuse(writes, error, connected=True)
                     return
-            self._is_sent = False
             self.seconds += time.perf_counter() - began_s
             self.settle(stored)
+            # Only now: should telling go wrong, whoever waits must hear that this may be stored.
+            self._is_sent = False
             return
 
     async def _store_apart(self, writes: list[Write]) -> None:
