@@ -54,7 +54,19 @@ async def test_node_of_another_cluster_is_refused() -> None:
 @on_both_loops
 async def test_node_of_another_version_is_refused() -> None:
     logs = await refused(LinkNode("n1", version=2), LinkNode("n2"))
-    assert_both_say(logs, "n1 speaks version 2 of the protocol between nodes, n2 speaks 1")
+    what_to_do = "upgrade n2, one release after the other"
+    assert_both_say(logs, f"n1 speaks version 2 of the protocol between nodes, n2 version 1; {what_to_do}")
+
+
+@on_both_loops
+async def test_nodes_of_two_versions_talk_in_the_highest_that_both_speak() -> None:
+    async with cluster(LinkNode("n1", version=3, oldest=1), LinkNode("n2", version=1)) as (n1, n2):
+        assert bytes(await n1.links.request("n2", 1, b"old", 5.0)) == b"n1 1 old"
+        assert bytes(await n2.links.request("n1", 1, b"new", 5.0)) == b"n2 1 new"
+        n1.links.send("n2", 7, TimeoutNow(1))
+        await until(lambda: bool(n2.heard), "a message arrives")
+    async with cluster(LinkNode("n1", version=4, oldest=2), LinkNode("n2", version=3, oldest=1)) as (n1, n2):
+        assert bytes(await n1.links.request("n2", 1, b"3", 5.0)) == b"n1 1 3"
 
 
 @on_both_loops

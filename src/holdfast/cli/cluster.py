@@ -88,16 +88,18 @@ def _parsed(partition: str) -> tuple[str, int]:
 
 
 def _show(described: ClusterDescription) -> None:
-    table = cluster_table.table()
+    table = cluster_table.table("version", "protocol", "level")
     for node in described.nodes:
         state = "up" if node.is_up else "down"
         places = [node.addresses.get(name) for name in ("text", "http", "peer")]
-        table.add_row(
-            node.node, cluster_table.state_text(state), *map(cell, (*cluster_table.facts(node).values(), *places))
-        )
+        builds = (node.version, node.protocol, node.level)
+        facts = cluster_table.facts(node).values()
+        table.add_row(node.node, cluster_table.state_text(state), *map(cell, (*facts, *places, *builds)))
     console = output.console()
     console.print(table)
     console.print(_verdict(described))
+    if (levels := _verdict_on_levels(described)) is not None:
+        console.print(levels)
 
 
 def _verdict(described: ClusterDescription) -> str:
@@ -123,6 +125,20 @@ def _verdict(described: ClusterDescription) -> str:
             f"[yellow]{missing} cannot be reached ({asked}); everything goes on, and {spare}. Start {missing} again.[/]"
         )
     return f"[green]All {nodes} nodes are there ({asked}); {spare}.[/green]"
+
+
+def _verdict_on_levels(described: ClusterDescription) -> str | None:
+    """Of an upgrade that is under way: who is still to be upgraded."""
+    known = {node.node: node.level for node in described.nodes if node.level is not None}
+    if described.level is None or not known or max(known.values()) <= described.level:
+        return None
+    behind = [node for node, level in known.items() if level <= described.level]
+    if not behind:
+        return f"Level {described.level}; it is raised by itself in a moment."
+    return (
+        f"[yellow]Level {described.level}: {', '.join(behind)} cannot do what the others can yet. Upgrade every node; "
+        "then the level is raised by itself.[/]"
+    )
 
 
 def _verdict_on_pair(asked: str, pair: PairDescription) -> str:

@@ -49,6 +49,13 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     applied_index: Annotated[int | None, Meta(description="of the control group")] = None
     partitions_led: int | None = None
     partitions: int | None = None
+    version: Annotated[str | None, Meta(description="of the build; of a node that is away, as it last said")] = None
+    protocol: Annotated[
+        int | None, Meta(description="the newest version of the protocol between nodes that its build speaks")
+    ] = None
+    level: Annotated[
+        int | None, Meta(description="the highest level its build understands; of a node that is away, as it last said")
+    ] = None
     lag: Annotated[
         int | None,
         Meta(description="entries it is behind the leaders, over all groups; null where not all leaders can be asked"),
@@ -79,6 +86,12 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     has_quorum: Annotated[bool, Meta(description="whether topics, cursors and messages can be decided on")]
     missing: Annotated[list[str], Meta(description="voters that the node which was asked cannot reach")]
     nodes: list[NodeDescription]
+    level: Annotated[
+        int | None,
+        Meta(
+            description="what the nodes may write for each other; raised when all understand the next; null for a store"
+        ),
+    ] = None
     store: Annotated[
         str | None, Meta(description="the database that these brokers share; null where nodes keep messages themselves")
     ] = None

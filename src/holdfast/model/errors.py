@@ -286,6 +286,19 @@ class DataDirectoryError(WorldError):
     code = "data_directory"
 
 
+class BuildTooOld(DataDirectoryError):
+    """The cluster uses what this build does not understand; it takes no part."""
+
+    code = "build_too_old"
+
+
+class ClusterLevelTooLow(WorldError):
+    """Some node runs a build that would not understand this; nothing was changed."""
+
+    code = "cluster_level_too_low"
+    http_status = 409
+
+
 class ConnectionLost(WorldError):
     """The client lost the broker and could not reach it again in time."""
 

@@ -60,6 +60,7 @@ class Node:
         self.stage: ProcessingStage | None = None
         # Set when this node cannot keep what it promises any more.
         self.failed = asyncio.Event()
+        self.failure: HoldfastError | None = None
         self.replaced = asyncio.Event()
         self._started_ms = now_ms()
         self._started_s = time.monotonic()
@@ -209,7 +210,8 @@ class Node:
         await self.store.stop()
 
     def _on_fatal(self, error: HoldfastError) -> None:
-        """The disk failed: the process ends, and the other nodes carry on."""
+        """The disk failed, or the cluster has gone on without this build: the process ends, and the others carry on."""
+        self.failure = error
         self.failed.set()
 
     def _on_replaced(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from holdfast.model.errors import BuildTooOld
 from holdfast.model.limits import GC_THRESHOLDS, MIB
 from holdfast.node import rejoining
 from holdfast.node.config import Config
@@ -104,7 +105,8 @@ async def _serve_once(config: Config, ready_file: Path | None, *, quiet: bool) -
         task.cancel()
     if node.failed.is_set():
         # Nothing that is not on the disk may be told to anybody any more; a clean stop would try to.
-        log.critical("leaving", hint="the other nodes carry on; mend the disk, then start this one again")
+        mend = "start the version that they run" if isinstance(node.failure, BuildTooOld) else "mend the disk"
+        log.critical("leaving", hint=f"the other nodes carry on; {mend}, then start this one again")
         os._exit(EXIT_FAILED)
     log.info("stopping")
     # A second signal means now; what was acknowledged is durable already.

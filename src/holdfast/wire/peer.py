@@ -3,7 +3,7 @@
 A connection carries frames, numbers are big-endian::
 
     length   u32   bytes that follow, at most `PEER_FRAME_BYTES_MAX`
-    version  u8    of the protocol, `PROTOCOL_VERSION`
+    version  u8    of the protocol: the one that both have agreed on
     kind     u8
     body
 
@@ -16,6 +16,11 @@ A connection carries frames, numbers are big-endian::
 
 Frame heads, HELLO and REFUSAL keep their form for ever, whatever their version: a node of another version must be
 told why it is not wanted. Fields of a HELLO may be added; those that are not known are passed over.
+
+Nodes of two builds talk while a cluster is upgraded. A HELLO says the newest and the oldest version its node speaks,
+and what follows on that connection is in the highest that both speak (`agreed_version`). What a frame of another
+version looks like is up to whoever encodes and decodes it: a connection knows its version. A build that changes a
+frame raises `PROTOCOL_VERSION`, and goes on speaking the one before at least.
 
 A body that is decoded is never copied: requests and replies are slices of the frame they came in.
 """
@@ -34,7 +39,9 @@ from holdfast.model.limits import PEER_FRAME_BYTES_MAX, PEER_HELLO_BYTES_MAX
 
 Buffer = bytes | bytearray | memoryview
 
+# The newest version that this build speaks, and the oldest.
 PROTOCOL_VERSION: Final = 1
+OLDEST_VERSION: Final = 1
 
 HELLO: Final = 1
 RAFT: Final = 2
@@ -64,6 +71,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Who a node is. `cluster` is empty while it belongs to none.
 
+    `version` is the newest it speaks, `oldest` the oldest; one that does not say the latter speaks that one only.
     `life` is new when its disk is, `boot` when its process is. `addresses` are `host:port` by the name of what
     listens there; `facts` is whatever else the nodes of a cluster want to know of each other.
     """
@@ -75,6 +83,12 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     boot: str
     addresses: dict[str, str] = {}
     facts: dict[str, str] = {}
+    oldest: int = 0
+
+    @property
+    def versions(self) -> range:
+        """All that it speaks."""
+        return range(self.oldest or self.version, self.version + 1)
 
     @property
     def replica(self) -> ReplicaId:
@@ -84,23 +98,31 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 _hello_decoder = msgspec.json.Decoder(Hello)
 
 
-def frame_head(kind: int, body_bytes: int) -> bytes:
+def agreed_version(one: Hello, other: Hello) -> int | None:
+    """The highest that both speak; `None` where there is none."""
+    highest = min(one.version, other.version)
+    return highest if highest in one.versions and highest in other.versions else None
+
+
+def frame_head(kind: int, body_bytes: int, version: int = PROTOCOL_VERSION) -> bytes:
     """What stands in front of a body; raises `TooLarge` where no peer would take the frame."""
     length = body_bytes + _COUNTED_BYTES
     if length > PEER_FRAME_BYTES_MAX:
         raise TooLarge(f"a frame between nodes may have {PEER_FRAME_BYTES_MAX} bytes, this one has {length}")
-    return _HEAD.pack(length, PROTOCOL_VERSION, kind)
+    return _HEAD.pack(length, version, kind)
 
 
-def read_head(data: memoryview, position: int, bytes_max: int = PEER_FRAME_BYTES_MAX) -> tuple[int, int]:
+def read_head(
+    data: memoryview, position: int, bytes_max: int = PEER_FRAME_BYTES_MAX, version: int = PROTOCOL_VERSION
+) -> tuple[int, int]:
     """Kind and size of the body behind the frame head at `position`, which must be there whole."""
-    length, version, kind = _HEAD.unpack_from(data, position)
+    length, its_version, kind = _HEAD.unpack_from(data, position)
     if not _COUNTED_BYTES <= length <= bytes_max:
         raise BadPeerFrame(f"a frame has 2 to {bytes_max} bytes, not {length}: is this a node of a cluster?")
     if not 0 < kind < len(_KIND_NAMES):
         raise BadPeerFrame(f"there is no frame of kind {kind}")
-    if version != PROTOCOL_VERSION and kind not in _TIMELESS:
-        raise BadPeerFrame(f"a {_KIND_NAMES[kind]} of protocol version {version}; this node speaks {PROTOCOL_VERSION}")
+    if its_version != version and kind not in _TIMELESS:
+        raise BadPeerFrame(f"a {_KIND_NAMES[kind]} of protocol version {its_version} where {version} is spoken")
     return kind, length - _COUNTED_BYTES
 
 
@@ -133,13 +155,13 @@ def decode_refusal(body: Buffer) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
-def goodbye_frame() -> bytes:
-    return frame_head(GOODBYE, 0)
+def goodbye_frame(version: int = PROTOCOL_VERSION) -> bytes:
+    return frame_head(GOODBYE, 0, version)
 
 
-def request_frame(number: int, method: int, body: Buffer) -> list[Buffer]:
+def request_frame(number: int, method: int, body: Buffer, version: int = PROTOCOL_VERSION) -> list[Buffer]:
     """The body is not copied: hand the buffers to `writelines`."""
-    head = frame_head(REQUEST, _ANSWERABLE.size + len(body))
+    head = frame_head(REQUEST, _ANSWERABLE.size + len(body), version)
     return [head + _ANSWERABLE.pack(number, method), body]
 
 
@@ -151,9 +173,9 @@ def decode_request(body: memoryview) -> tuple[int, int, memoryview]:
     return number, method, body[_ANSWERABLE.size :]
 
 
-def reply_frame(number: int, status: int, body: Buffer) -> list[Buffer]:
+def reply_frame(number: int, status: int, body: Buffer, version: int = PROTOCOL_VERSION) -> list[Buffer]:
     """The body is not copied: hand the buffers to `writelines`."""
-    head = frame_head(REPLY, _ANSWERABLE.size + len(body))
+    head = frame_head(REPLY, _ANSWERABLE.size + len(body), version)
     return [head + _ANSWERABLE.pack(number, status), body]
 
 

@@ -43,7 +43,7 @@ from holdfast.consensus.messages import (
 from holdfast.model.entries import Entry
 from holdfast.model.errors import BadPeerFrame, TooLarge
 from holdfast.model.limits import MIB, PEER_FRAME_BYTES_MAX
-from holdfast.wire.peer import HEAD_BYTES, RAFT, Buffer, frame_head
+from holdfast.wire.peer import HEAD_BYTES, PROTOCOL_VERSION, RAFT, Buffer, frame_head
 
 _APPEND: Final = 3
 _INSTALL: Final = 7
@@ -141,13 +141,13 @@ class RaftFrame:
         self.body_bytes += len(packed)
         return len(packed)
 
-    def take(self) -> list[Buffer]:
+    def take(self, version: int = PROTOCOL_VERSION) -> list[Buffer]:
         """The frame, head and all; afterwards this is empty and can be used again."""
         buffers, tail, size = self._buffers, self._tail, self.body_bytes
         if tail:
             buffers.append(tail)
         first = cast(bytearray, buffers[0])
-        first[:HEAD_BYTES] = frame_head(RAFT, size)
+        first[:HEAD_BYTES] = frame_head(RAFT, size, version)
         self._buffers, self._tail, self.body_bytes = [], bytearray(HEAD_BYTES), 0
         return buffers
 

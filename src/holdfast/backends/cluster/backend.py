@@ -75,6 +75,7 @@ class ClusterBackend(NothingVoid):
     ) -> None:
         self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair)
         self.neighbours.on_replaced = on_replaced
+        self.neighbours.on_too_old = self._fail
         self._pair = pair
         self.pairing: Pairing | None = None
         self._directory = directory
@@ -138,6 +139,7 @@ class ClusterBackend(NothingVoid):
             on_failure=self._fail,
         )
         opened = opening.open()
+        self.neighbours.level.raise_to(opened.loaded.level)
         self.neighbours.check_history(has_topics=bool(opened.loaded.topics or opened.loaded.cursors))
         await self.neighbours.start()
         formation = await self.neighbours.form()
@@ -155,8 +157,11 @@ class ClusterBackend(NothingVoid):
         self.topics_here = Topics(self._files, self.groups, formation.members, is_up=self.neighbours.is_up)
         self.topics_here.leaving = opened.leaving
         control_replica = self.groups.add(CONTROL, "the control log", opened.control_log, formation.members)
-        self._proposals = Proposals(self._decide, lambda: self.no_quorum(control_replica))
-        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded, control_replica.raft)
+        raft, level = control_replica.raft, self.neighbours.level
+        self._proposals = Proposals(
+            self._decide, lambda: self.no_quorum(control_replica), lambda each: level.refusal(each, self.state.nodes)
+        )
+        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded, raft, level)
         for topic in opened.loaded.topics.values():
             self.topics_here.add(topic, opened.logs.get(topic.name))
         self.control = Control(control_replica, opened.store, opened.loaded.applied, self.state.apply, self._fail)
@@ -174,12 +179,7 @@ class ClusterBackend(NothingVoid):
         self.groups.on_damage = self._mending.begin
         self._confirming = Confirming(self.neighbours, self.no_quorum)
         self.upkeep = Upkeep(
-            self.groups,
-            self.topics_here,
-            self.control,
-            self.neighbours,
-            lambda: self.state.nodes,
-            self._proposals.propose,
+            self.groups, self.topics_here, self.control, self.neighbours, self.state, self._proposals.propose
         )
         self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(

@@ -2,6 +2,7 @@
 
 An entry (`KIND_COMMAND`) is a row of commands as msgpack. Commands may arrive twice, when whoever proposed them
 did not hear that they were taken; each is made so that the second time changes nothing and is no error.
+Which builds know which command is said in `levels.py`; every new one is named there.
 """
 
 from __future__ import annotations
@@ -77,11 +78,13 @@ class TakeCursor(msgspec.Struct, array_like=True, frozen=True, tag=8):
 
 
 class NoteNode(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """A node says under which addresses it is reached."""
+    """A node says under which addresses it is reached, which build it runs and what that understands."""
 
     node: str
     life: str
     addresses: dict[str, str]
+    version: str = ""
+    level: int = 1
 
 
 class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
@@ -93,8 +96,22 @@ class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
     node: str
 
 
+class RaiseLevel(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """All members understand this level: from the next entry on the log may hold what belongs to it (`levels.py`)."""
+
+    level: int
+
+
 Command = (
-    CreateTopic | CreateTopicOfBefore | DeleteTopic | MoveCursor | TakeCursor | DropCursor | NoteNode | PreferLeader
+    CreateTopic
+    | CreateTopicOfBefore
+    | DeleteTopic
+    | MoveCursor
+    | TakeCursor
+    | DropCursor
+    | NoteNode
+    | PreferLeader
+    | RaiseLevel
 )
 
 # What became of a command: nothing to say, or an error (`wire/peer_errors.py`).

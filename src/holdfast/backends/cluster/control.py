@@ -18,7 +18,7 @@ from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.state import Statement, StateStore, applied_row
 from holdfast.broker.results import failure, refuse
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES, Entry
-from holdfast.model.errors import BadValue, DiskFull, HoldfastError, LeaderChanged, StorageFailed
+from holdfast.model.errors import BadValue, BuildTooOld, DiskFull, HoldfastError, LeaderChanged, StorageFailed
 from holdfast.model.ids import GroupId, LogIndex, Term
 from holdfast.storage.entries import DamagedEntries
 from holdfast.wire.peer_errors import encode_error
@@ -75,7 +75,9 @@ class Control:
         """A node that cannot do what was decided must not serve as if it had."""
         if not applier.cancelled() and (error := applier.exception()) is not None:
             log.error("control_failed", problem=repr(error), applied=self.applied)
-            failed = StorageFailed(f"what was decided cannot be applied here: {error!r}")
+            failed: HoldfastError = StorageFailed(f"what was decided cannot be applied here: {error!r}")
+            if isinstance(error, BuildTooOld):
+                failed = error
             for _, applied in self._applied_waiters:
                 refuse(applied, failed)
             self._on_failure(failed)
@@ -133,6 +135,8 @@ class Control:
                     statements = await self._apply(command, index * COMMANDS_MAX + place)
                     self._statements += statements
                     outcomes.append(None)
+                except BuildTooOld:
+                    raise  # what follows is not for this build
                 except HoldfastError as error:
                     outcomes.append(encode_error(error))
         self._statements.append(applied_row(index, entry.term))

@@ -17,9 +17,11 @@ from holdfast.backends.cluster.commands import (
     MoveCursor,
     NoteNode,
     PreferLeader,
+    RaiseLevel,
     TakeCursor,
 )
 from holdfast.backends.cluster.cursor_table import CursorTable, Propose
+from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import ReplicaId, members_at
@@ -34,8 +36,9 @@ log = structlog.get_logger("holdfast.backends.cluster")
 class ControlState:
     """In memory for reading; what `apply` returns belongs into the file."""
 
-    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded, raft: Raft) -> None:
+    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded, raft: Raft, level: ClusterLevel) -> None:
         self.topics = topics
+        self.level = level
         self._raft = raft
         self.cursors = CursorTable(propose, topics.token_of, loaded.cursors)
         self.nodes = loaded.nodes
@@ -81,12 +84,17 @@ class ControlState:
                 self.cursors.apply_drop((command.topic, command.name))
                 return [state.without_cursor((command.topic, command.name))]
             case NoteNode():
-                self.nodes[command.node] = row = NodeRow(command.node, command.life, command.addresses)
+                row = NodeRow(command.node, command.life, command.addresses, command.version, command.level)
+                self.nodes[command.node] = row
                 return [state.node_row(row)]
             case PreferLeader():
                 self._check(command.topic, command.token)
                 self.topics.preferred[PartitionId(command.topic, command.partition)] = command.node
                 return [state.preferred_row(command.topic, command.partition, command.node)]
+            case RaiseLevel():
+                before = self.level.number
+                self.level.raise_to(command.level)
+                return state.level_rows(before, self.level.number)
 
     def _check(self, name: TopicName, token: str) -> None:
         """A command that comes late must not change another topic of the same name."""
@@ -104,4 +112,5 @@ class ControlState:
                 await self.topics.open(topic)
         self.cursors.replace(loaded.cursors)
         self.nodes = loaded.nodes
+        self.level.raise_to(loaded.level)
         self.topics.preferred = loaded.preferred

@@ -102,6 +102,7 @@ class AcceptedConnection(FrameConnection):
             self._turn_away(reason)
             return
         self._hello = hello
+        self.agree(self._context.version_with(hello))
         self.write([peer.hello_frame(self._context.hello())])
 
     def _become_known(self, hello: Hello) -> None:
@@ -196,13 +197,15 @@ class AcceptedConnection(FrameConnection):
     async def _reply(self, node: str, number: int, method: int, body: memoryview) -> list[Buffer]:
         error: HoldfastError
         try:
-            return peer.reply_frame(number, peer.OK, await self._context.events.on_request(node, method, body))
+            return peer.reply_frame(
+                number, peer.OK, await self._context.events.on_request(node, method, body), self.version
+            )
         except HoldfastError as refused:
             error = refused
         except Exception:  # noqa: BLE001 - whatever it is, the peer waits for an answer
             log.exception("peer_request_failed", peer=node, method=method)
             error = Internal(f"{self._context.hello().node} failed to answer; its log says how")
-        return peer.reply_frame(number, peer.REFUSED, encode_error(error))
+        return peer.reply_frame(number, peer.REFUSED, encode_error(error), self.version)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._answering.discard(task)

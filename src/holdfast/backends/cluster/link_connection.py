@@ -33,6 +33,8 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._is_closed = False
         self._is_write_paused = False
         self._frame_bytes_max = PEER_HELLO_BYTES_MAX
+        # Of the protocol; both sides' HELLOs say what it is.
+        self.version = peer.PROTOCOL_VERSION
         self._shared = memoryview(bytearray(_SHARED_BYTES))
         # Frames begin at `_begin`, bytes are there up to `_filled`.
         self._begin = 0
@@ -63,6 +65,10 @@ class FrameConnection(asyncio.BufferedProtocol):
     def lost(self, error: Exception | None) -> None:
         """The connection is gone; called once, at an EOF too."""
         raise NotImplementedError
+
+    def agree(self, version: int) -> None:
+        """From now on this version of the protocol is spoken."""
+        self.version = version
 
     def trust(self) -> None:
         """The other side has said who it is: frames may be large now."""
@@ -106,7 +112,7 @@ class FrameConnection(asyncio.BufferedProtocol):
     def _read_frames(self) -> None:
         shared, begin, end = self._shared, self._begin, self._filled
         while self._is_reading and end - begin >= peer.HEAD_BYTES:
-            kind, size = peer.read_head(shared, begin, self._frame_bytes_max)
+            kind, size = peer.read_head(shared, begin, self._frame_bytes_max, self.version)
             body_begin = begin + peer.HEAD_BYTES
             if body_begin + size > end:
                 if body_begin + size > _SHARED_BYTES:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from holdfast.consensus.messages import Message
-from holdfast.wire.peer import Hello
+from holdfast.wire.peer import Hello, agreed_version
 
 log = structlog.get_logger("holdfast.cluster")
 
@@ -76,10 +76,11 @@ class LinkContext:
     def refusal(self, hello: Hello) -> str | None:
         """Why nobody talks to this peer, whoever called whom."""
         own = self.hello()
-        if hello.version != own.version:
+        if agreed_version(own, hello) is None:
+            older = min(own, hello, key=lambda each: each.version)
             return (
-                f"{hello.node} speaks version {hello.version} of the protocol between nodes, {own.node} speaks "
-                f"{own.version}"
+                f"{hello.node} speaks {_spoken(hello)} of the protocol between nodes, {own.node} {_spoken(own)}; "
+                f"upgrade {older.node}, one release after the other"
             )
         if hello.node == own.node:
             if hello.boot == own.boot:
@@ -88,6 +89,12 @@ class LinkContext:
         if hello.cluster and own.cluster and hello.cluster != own.cluster:
             return f"{hello.node} belongs to the cluster {hello.cluster}, {own.node} to {own.cluster}"
         return self.events.refusal(hello)
+
+    def version_with(self, hello: Hello) -> int:
+        """What is spoken with a peer that was not refused."""
+        version = agreed_version(self.hello(), hello)
+        assert version is not None
+        return version
 
     def trouble(self, where: str, event: str, **facts: object) -> None:
         """Log what is wrong with somebody once, and again only when it has changed or was right in between."""
@@ -101,3 +108,8 @@ class LinkContext:
 
     def trouble_is_over(self, where: str) -> None:
         self._troubles.pop(where, None)
+
+
+def _spoken(hello: Hello) -> str:
+    versions = hello.versions
+    return f"version {versions[-1]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"

@@ -93,10 +93,11 @@ class DialedConnection(FrameConnection):
             self.end(reason, peer.refusal_frame(reason))
             return
         self.hello = hello
+        self.agree(self._context.version_with(hello))
         self.trust()
         self._say_alive()
         self._context.trouble_is_over(self._node)
-        log.info("peer_up", peer=self._node, address=self._dialed_address)
+        log.info("peer_up", peer=self._node, address=self._dialed_address, protocol=self.version)
         self.greeted.set_result(None)
         self._context.events.on_up(hello)
 
@@ -148,7 +149,7 @@ class DialedConnection(FrameConnection):
             self._context.dropped_messages += 1
             return
         if self._frame.is_full:
-            self._full_frames += self._frame.take()
+            self._full_frames += self._frame.take(self.version)
         self._queued_bytes += self._frame.add(group, message)
         self._flush_soon()
 
@@ -158,7 +159,7 @@ class DialedConnection(FrameConnection):
         if self.unsent_bytes + self._queued_bytes >= PEER_WRITE_BUFFER_BYTES_MAX:
             raise Unavailable(f"{self._node} reads too slowly: {self.unsent_bytes} bytes wait for it")
         number = self._request_id = (self._request_id + 1) & _REQUEST_ID_MASK
-        self._requests += peer.request_frame(number, method, body)
+        self._requests += peer.request_frame(number, method, body, self.version)
         self._queued_bytes += len(body)
         future = self._waiting[number] = self._loop.create_future()
         self._flush_soon()
@@ -186,7 +187,7 @@ class DialedConnection(FrameConnection):
             return
         buffers = self._full_frames
         if self._frame.body_bytes:
-            buffers += self._frame.take()
+            buffers += self._frame.take(self.version)
         buffers += self._requests
         self._full_frames, self._requests, self._queued_bytes = [], [], 0
         self._sent_at = self._loop.time()
@@ -215,7 +216,7 @@ class DialedConnection(FrameConnection):
         if idle_s >= 0.95 * keepalive_s:
             # Where bytes wait, they tell as much; more of them would only fill the buffer.
             if not self.unsent_bytes:
-                self.write(RaftFrame().take())
+                self.write(RaftFrame().take(self.version))
             self._sent_at, idle_s = now, 0.0
         self._keepalive = self._loop.call_later(keepalive_s - idle_s, self._say_alive)
 
@@ -252,7 +253,7 @@ class Link:
         """
         connection = self.up
         if connection is not None:
-            connection.end(reason, b"" if connection.unsent_bytes else peer.goodbye_frame())
+            connection.end(reason, b"" if connection.unsent_bytes else peer.goodbye_frame(connection.version))
 
     async def _keep_connected(self) -> None:
         timing = self._context.timing

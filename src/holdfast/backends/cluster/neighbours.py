@@ -14,9 +14,10 @@ import msgspec
 import structlog
 import uuid_utils
 
-from holdfast.backends.cluster import commands, formation
+from holdfast.backends.cluster import commands, formation, levels
 from holdfast.backends.cluster.commands import Command, Decision
 from holdfast.backends.cluster.formation import Formation
+from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.replica import Replica
@@ -25,9 +26,17 @@ from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.messages import Message
 from holdfast.consensus.partner import PairSettings, Standing
 from holdfast.consensus.replica_names import replica_id
-from holdfast.model.errors import BadValue, ConfigError, DataDirectoryError, NotLeader, Unavailable
+from holdfast.model.errors import (
+    BadValue,
+    BuildTooOld,
+    ConfigError,
+    DataDirectoryError,
+    HoldfastError,
+    NotLeader,
+    Unavailable,
+)
 from holdfast.storage.directory import DataDirectory
-from holdfast.wire.peer import Hello
+from holdfast.wire.peer import OLDEST_VERSION, Hello
 
 if TYPE_CHECKING:
     from holdfast.backends.cluster.serving import Serving
@@ -66,6 +75,10 @@ class Neighbours:
             raise ConfigError("a pair has two nodes: name this one and its partner in peers, and nobody else")
         self._pair = pair
         self.pairing: Pairing | None = None
+        self.level = ClusterLevel()
+        # The cluster has gone on without this build: told when that is heard of while it serves.
+        self.on_too_old: Callable[[HoldfastError], None] = lambda error: None
+        self._too_old: BuildTooOld | None = None
         # Of a pair: told that the partner has taken over; returns whether this node begins anew.
         self.on_replaced: Callable[[], bool] = lambda: False
         self._partner_hello: Hello | None = None
@@ -136,7 +149,9 @@ class Neighbours:
             await self._links.stop()
 
     def attach(self, serving: Serving) -> None:
-        """From now on there is somebody to hear what the others say."""
+        """From now on there is somebody to hear what the others say. Raises `BuildTooOld`."""
+        if self._too_old is not None:
+            raise self._too_old
         self._serving = serving
         if self._links is not None:
             for node in filter(self._links.is_up, self._peers):
@@ -147,6 +162,8 @@ class Neighbours:
         self._formation = found = formation.load(self._directory.path)
         said_at = 0.0
         while found is None:
+            if self._too_old is not None:
+                raise self._too_old
             found = self._formed()
             if found is not None:
                 break
@@ -202,7 +219,9 @@ class Neighbours:
         return formation.founded_by({self.node: self._directory.life}) if founds else None
 
     def _hello(self) -> Hello:
-        facts = {} if self._formation is None else {_FORMATION: self._formation.encode().decode()}
+        facts = {levels.UNDERSTOOD: str(levels.LEVEL), levels.CLUSTER: str(self.level.number)}
+        if self._formation is not None:
+            facts[_FORMATION] = self._formation.encode().decode()
         if self.pairing is not None:
             facts[_STANDING] = self.pairing.standing.encode()
         return Hello(
@@ -210,6 +229,7 @@ class Neighbours:
             node=self.node,
             life=self._directory.life,
             boot=self._boot,
+            oldest=OLDEST_VERSION,
             addresses=self.addresses,
             facts=facts,
         )
@@ -325,9 +345,41 @@ class Neighbours:
                 return f"{hello.node} does not say clearly which cluster it belongs to: {error}"
         if self._gives_way:
             return f"{self.node} was replaced, and begins anew"
+        if (reason := self._level_refusal(hello)) is not None:
+            return reason
         if self.pairing is not None and _STANDING in hello.facts:
             return self._standing_refusal(hello, self.pairing.standing)
         return None
+
+    def _level_refusal(self, hello: Hello) -> str | None:
+        """Of two builds of which one does not understand what the other's cluster writes."""
+        said = {name: hello.facts.get(name, str(levels.BASELINE)) for name in (levels.UNDERSTOOD, levels.CLUSTER)}
+        if not all(each.isascii() and each.isdigit() for each in said.values()):
+            return f"{hello.node} does not say clearly what it understands: {said}"
+        understood, at = int(said[levels.UNDERSTOOD]), int(said[levels.CLUSTER])
+        if understood < self.level.number:
+            return (
+                f"{hello.node} runs a build that understands level {understood}, and the cluster is at "
+                f"{self.level.number}: start the version on {hello.node} that the other nodes run"
+            )
+        try:
+            levels.check_understood(at)
+        except BuildTooOld as error:
+            self._too_old = error
+            self._changed.set()
+            if self._serving is not None:
+                self.on_too_old(error)
+            return error.message
+        return None
+
+    def levels_of_linked(self) -> dict[str, int]:
+        """What those understand who are there now."""
+        found = {}
+        for node in self._peers:
+            hello = self._links.hello_of(node) if self._links is not None else None
+            if hello is not None:
+                found[node] = int(hello.facts.get(levels.UNDERSTOOD, levels.BASELINE))
+        return found
 
     def give_way(self) -> None:
         """The partner took over: nothing is said to it, nor heard of it, until this node begins anew."""

@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from holdfast.backends.cluster import commands, snapshots
-from holdfast.backends.cluster.commands import DeleteTopic
+from holdfast.backends.cluster import commands, levels, snapshots
+from holdfast.backends.cluster.commands import DeleteTopic, RaiseLevel
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.state import Loaded, StateStore
@@ -217,7 +217,7 @@ def _has_segments(path: Path) -> bool:
 
 
 def _deletions(control_log: PartitionLog, applied: LogIndex) -> set[str]:
-    """Tokens of topics that the control log deletes further on than the state knows."""
+    """Tokens of topics that the control log deletes further on than the state knows. Raises `BuildTooOld`."""
     tokens: set[str] = set()
     index = max(LogIndex(applied + 1), control_log.first_index)
     while index <= control_log.last_index:
@@ -229,6 +229,10 @@ def _deletions(control_log: PartitionLog, applied: LogIndex) -> set[str]:
         for entry in entries:
             if entry.kind == KIND_COMMAND:
                 found = commands.decode(entry.payload[NOTE_HEAD_BYTES:])
+                for command in found:
+                    if isinstance(command, RaiseLevel):
+                        # Before what comes behind it, which is not for this build.
+                        levels.check_understood(command.level)
                 tokens |= {command.token for command in found if isinstance(command, DeleteTopic)}
         index = LogIndex(index + len(entries))
     return tokens

@@ -26,9 +26,16 @@ Decide = Callable[[list[Command]], Awaitable[list[Outcome]]]
 class Proposals:
     """The queue of one node towards the control log."""
 
-    def __init__(self, decide: Decide, no_quorum: Callable[[], HoldfastError]) -> None:
+    def __init__(
+        self,
+        decide: Decide,
+        no_quorum: Callable[[], HoldfastError],
+        refusal: Callable[[Command], HoldfastError | None] = lambda command: None,
+    ) -> None:
         self._decide = decide
         self._no_quorum = no_quorum
+        # Why a command may not be proposed now.
+        self._refusal = refusal
         self._loop = asyncio.get_running_loop()
         self._queue: list[tuple[Command, asyncio.Future[None]]] = []
         self._sender: asyncio.Task[None] | None = None
@@ -36,6 +43,10 @@ class Proposals:
     def propose(self, command: Command) -> asyncio.Future[None]:
         """Done once it is decided and applied on the node that leads; fails with what it ended with."""
         decided: asyncio.Future[None] = self._loop.create_future()
+        refusal = self._refusal(command)
+        if refusal is not None:
+            refuse(decided, refusal)
+            return decided
         self._queue.append((command, decided))
         if self._sender is None:
             self._sender = self._loop.create_task(self._send_on())

@@ -22,7 +22,15 @@ from holdfast.backends.cluster.state import StateStore
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.messages import Install, Message
 from holdfast.consensus.replica_names import node_of
-from holdfast.model.errors import BadPeerFrame, HoldfastError, NotLeader, StorageFailed, Unavailable
+from holdfast.model.errors import (
+    BadPeerFrame,
+    BuildTooOld,
+    DataDirectoryError,
+    HoldfastError,
+    NotLeader,
+    StorageFailed,
+    Unavailable,
+)
 from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
 from holdfast.model.limits import MIB
 from holdfast.storage.directory import DataDirectory
@@ -114,7 +122,11 @@ class Serving:
         )
 
     async def _propose(self, body: memoryview) -> bytes:
-        return commands.encode_decision(await self._control.decide(commands.decode(body)))
+        wanted = commands.decode(body)
+        if not all(map(self._state.level.allows, wanted)):
+            # Whoever proposes has seen the level raised; this node is about to. Nothing was written.
+            raise NotLeader("this leader does not know yet that the cluster's level was raised")
+        return commands.encode_decision(await self._control.decide(wanted))
 
     async def _confirm(self, body: memoryview) -> bytes:
         replica = self._replica(_decode_confirm(body).group)
@@ -197,12 +209,15 @@ class Serving:
     def _notice_failure(self, installing: asyncio.Task[None]) -> None:
         """Half an exchange is no state to go on with; the next start finishes it."""
         if not installing.cancelled() and (error := installing.exception()) is not None:
-            self._on_failure(StorageFailed(f"another node's state could not be taken over: {error!r}"))
+            failed = StorageFailed(f"another node's state could not be taken over: {error!r}")
+            self._on_failure(error if isinstance(error, BuildTooOld) else failed)
 
     async def _install(self, hello: Hello, message: Install) -> None:
         log.info("fetching_state", node=hello.node, up_to=message.last_index)
         try:
             incoming = await snapshots.fetch(self._peers, hello.node, self._directory.path, self._on_fetched)
+        except DataDirectoryError:
+            raise  # it would be no other the next time
         except (HoldfastError, OSError) as error:
             log.warning("fetching_state_failed", node=hello.node, problem=str(error))
             return

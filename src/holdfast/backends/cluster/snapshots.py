@@ -19,6 +19,7 @@ import uuid_utils
 
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
+from holdfast.backends.cluster.state import check_understood
 from holdfast.model.errors import BadValue, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.storage.durable import sync_file
@@ -72,7 +73,7 @@ def _piece(path: Path, position: int) -> tuple[int, bytes]:
 
 
 async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[[int, int], None]) -> Path:
-    """Get a node's state into a file beside one's own. Raises `Unavailable`."""
+    """Get a node's state into a file beside one's own. Raises `Unavailable`, and `BuildTooOld` for a newer build's."""
     incoming = directory / _INCOMING
     name, position, size = "", 0, 1
     with incoming.open("wb") as file:
@@ -95,6 +96,7 @@ def _check(path: Path) -> None:
         (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if verdict != "ok":
         raise Unavailable(f"the state that was sent is damaged: {verdict}")
+    check_understood(path)
     with path.open("rb+") as file:
         sync_file(file.fileno())
 

@@ -1,9 +1,10 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
-Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), and `applied(log_index, term)`
-with one row: the last entry of the control log whose changes are in the others. A node's snapshot is this file. It
-is in WAL mode with `synchronous=FULL`; reads are served from memory, writes go through one thread, which commits
-everything that waits in one transaction, together with the new `applied`.
+Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), `level` (of the cluster, see
+`levels.py`) and `applied(log_index, term)` with one row: the last entry of the control log whose changes are in the
+others. `state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`;
+reads are served from memory, writes go through one thread, which commits everything that waits in one transaction,
+together with the new `applied`.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
@@ -18,6 +19,7 @@ the two. Crash cases:
   directories. Cursors that could not be read are gone and say so in the log. A node that has peers takes a new
   life instead and gets everything from them.
 - *a file of version 1* (before there was a control log) gets what it lacks; its `applied` is 0.
+- *a file of a cluster whose level this build does not understand* is left as it is, and the node does not start.
 """
 
 from __future__ import annotations
@@ -33,39 +35,11 @@ from typing import Final
 
 import msgspec
 
+from holdfast.backends.cluster import levels, state_schema
 from holdfast.broker.results import refuse
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
-
-_SCHEMA_VERSION = 2
-_SCHEMA = """
-CREATE TABLE topics (
-    name TEXT PRIMARY KEY, id INTEGER NOT NULL, token TEXT NOT NULL, voters TEXT NOT NULL, config TEXT NOT NULL,
-    created_ms INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE cursors (
-    topic TEXT NOT NULL, name TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER NOT NULL,
-    PRIMARY KEY (topic, name, partition)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE nodes (node TEXT PRIMARY KEY, life TEXT NOT NULL, addresses TEXT NOT NULL) STRICT, WITHOUT ROWID;
-CREATE TABLE preferred (
-    topic TEXT NOT NULL, partition INTEGER NOT NULL, node TEXT NOT NULL, PRIMARY KEY (topic, partition)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE applied (log_index INTEGER NOT NULL, term INTEGER NOT NULL) STRICT;
-INSERT INTO applied VALUES (0, 0);
-"""
-# Topics of version 1 had no number in the control log; theirs are far above any it will give.
-_FIRST_MIGRATED_ID = 1 << 50
-_MIGRATION = f"""
-ALTER TABLE topics RENAME TO topics_1;
-{_SCHEMA.partition("CREATE TABLE cursors")[0]}
-INSERT INTO topics
-    SELECT name, {_FIRST_MIGRATED_ID} + row_number() OVER (ORDER BY name), '', '', config, created_ms FROM topics_1
-    WHERE deleting != created_ms OR deleting = 0;
-DROP TABLE topics_1;
-CREATE TABLE nodes {_SCHEMA.partition("CREATE TABLE nodes ")[2]}
-"""
 
 # What reading a damaged file may raise; SQLite's own message may quote bytes that are no text.
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)
@@ -75,11 +49,13 @@ Statement = tuple[str, tuple[object, ...]]
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """What is known of a node: the life of its disk, and where it is reached."""
+    """What is known of a node: the life of its disk, where it is reached, and what its build understands."""
 
     node: str
     life: str
     addresses: dict[str, str]
+    version: str = ""
+    level: int = levels.BASELINE
 
 
 class Loaded(msgspec.Struct):
@@ -91,6 +67,7 @@ class Loaded(msgspec.Struct):
     preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
     applied: LogIndex = LogIndex(0)
     applied_term: Term = Term(0)
+    level: int = levels.BASELINE
     problem: str | None = None
     # Whether there may be topics that it does not know: it is damaged, or new.
     is_incomplete: bool = False
@@ -205,12 +182,9 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version in (0, 1):
-            steps = _MIGRATION if version else _SCHEMA
-            connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
-        elif version != _SCHEMA_VERSION:
-            raise DataDirectoryError(f"{path.name} has version {version}, this holdfast knows {_SCHEMA_VERSION}")
+        version = _checked_version(connection, path.name)
+        wanted = levels.LEVELS[_level(connection, version)].state_schema
+        _write(connection, [(step, ()) for step in state_schema.statements(version, wanted)])
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
@@ -218,6 +192,33 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
         connection.close()
         raise
     return connection, version == 0
+
+
+def _checked_version(connection: sqlite3.Connection, name: str) -> int:
+    """Of the tables. Raises `BuildTooOld`, or `DataDirectoryError`, for what another build has written."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    levels.check_understood(_level(connection, version))
+    if version > state_schema.NEWEST_SCHEMA:
+        raise DataDirectoryError(
+            f"{name} has version {version}, this build ({levels.BUILD}) knows {state_schema.NEWEST_SCHEMA}; start the "
+            "version of holdfast that wrote it"
+        )
+    return version
+
+
+def _level(connection: sqlite3.Connection, version: int) -> int:
+    if version < state_schema.LEVEL_SINCE:
+        return levels.BASELINE
+    row = connection.execute("SELECT level FROM level").fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise sqlite3.DatabaseError("the level of the cluster is missing")
+    return int(row[0])
+
+
+def check_understood(path: Path) -> None:
+    """Before another node's file takes the place of one's own. Raises `BuildTooOld`, `DataDirectoryError`."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        _checked_version(connection, path.name)
 
 
 def _load(connection: sqlite3.Connection) -> Loaded:
@@ -242,8 +243,11 @@ def _read_topics(connection: sqlite3.Connection, loaded: Loaded) -> None:
 
 
 def _read_nodes(connection: sqlite3.Connection, loaded: Loaded) -> None:
-    for node, life, addresses in connection.execute("SELECT node, life, addresses FROM nodes"):
-        loaded.nodes[node] = NodeRow(node, life, msgspec.json.decode(addresses, type=dict[str, str]))
+    for node, life, addresses, version, level in connection.execute(
+        "SELECT node, life, addresses, version, level FROM nodes"
+    ):
+        places = msgspec.json.decode(addresses, type=dict[str, str])
+        loaded.nodes[node] = NodeRow(node, life, places, version, level)
 
 
 def _read_preferred(connection: sqlite3.Connection, loaded: Loaded) -> None:
@@ -257,12 +261,17 @@ def _read_applied(connection: sqlite3.Connection, loaded: Loaded) -> None:
         loaded.applied, loaded.applied_term = LogIndex(index or 0), Term(term or 0)
 
 
+def _read_level(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for (level,) in connection.execute("SELECT level FROM level"):
+        loaded.level = level or levels.BASELINE
+
+
 def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
     for topic, name, partition, offset in connection.execute("SELECT topic, name, partition, offset FROM cursors"):
         loaded.cursors.setdefault((topic, name), {})[partition] = Offset(offset)
 
 
-_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_applied)
+_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_applied, _read_level)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -313,6 +322,7 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield node_row(row)
     for partition, node in loaded.preferred.items():
         yield preferred_row(*partition, node)
+    yield from level_rows(levels.BASELINE, loaded.level)
     yield applied_row(loaded.applied, loaded.applied_term)
 
 
@@ -343,8 +353,14 @@ def without_cursor(key: CursorKey) -> Statement:
 
 
 def node_row(row: NodeRow) -> Statement:
-    values = (row.node, row.life, msgspec.json.encode(row.addresses).decode())
-    return "INSERT OR REPLACE INTO nodes VALUES (?, ?, ?)", values
+    values = (row.node, row.life, msgspec.json.encode(row.addresses).decode(), row.version, row.level)
+    return "INSERT OR REPLACE INTO nodes (node, life, addresses, version, level) VALUES (?, ?, ?, ?, ?)", values
+
+
+def level_rows(before: int, level: int) -> list[Statement]:
+    """A level, and the tables it needs."""
+    steps = state_schema.statements(levels.LEVELS[before].state_schema, levels.LEVELS[level].state_schema)
+    return [("UPDATE level SET level = ?", (level,)), *((step, ()) for step in steps)]
 
 
 def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.backends.cluster import levels
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import Method
@@ -24,6 +25,7 @@ from holdfast.model.cluster import (
 from holdfast.model.errors import HoldfastError, NoQuorum
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import PartitionDescription
+from holdfast.wire.peer import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from holdfast.backends.cluster.backend import ClusterBackend
@@ -114,6 +116,9 @@ def of_node(backend: ClusterBackend) -> NodeReport:
         applied_index=control.applied,
         partitions_led=sum(replica.raft.leading is not None for replica in partitions),
         partitions=len(partitions),
+        version=levels.BUILD,
+        protocol=PROTOCOL_VERSION,
+        level=levels.LEVEL,
     )
     return NodeReport(described, lags(backend.groups.replicas.values()))
 
@@ -159,8 +164,12 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         lag = sum(other.lag_of.get(node, 0) for other in told) if are_leaders_here else None
         if report is None:
             row = backend.state.nodes.get(node)
-            addresses = row.addresses if row is not None else {}
-            nodes.append(NodeDescription(node=node, is_up=False, life=None, addresses=addresses, lag=lag))
+            away = NodeDescription(node=node, is_up=False, life=None, addresses={}, lag=lag)
+            if row is not None:
+                away = msgspec.structs.replace(
+                    away, addresses=row.addresses, version=row.version or None, level=row.level
+                )
+            nodes.append(away)
         else:
             nodes.append(msgspec.structs.replace(report.described, lag=lag))
     control = backend.control.replica
@@ -174,6 +183,7 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         has_quorum=control.raft.hears_leader,
         missing=missing,
         nodes=nodes,
+        level=backend.state.level.number,
         pair=of_pair(backend),
     )
 

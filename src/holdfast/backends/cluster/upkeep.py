@@ -3,6 +3,7 @@
 - *Leaders are spread*: every partition has an order in which its replicas are wanted as leaders. A leader that is
   not the first of those that are there and have everything hands over to the one that is.
 - *Newcomers are let in*, and who lost its disk, by the rules of `consensus.letting_in`.
+- *The cluster's level is raised* when all members understand the next one (`levels.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Final
 
 import structlog
 
-from holdfast.backends.cluster.commands import Command, NoteNode
+from holdfast.backends.cluster import levels
+from holdfast.backends.cluster.commands import Command, NoteNode, RaiseLevel
 from holdfast.backends.cluster.control import Control
+from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.replica import Replica
@@ -50,14 +53,14 @@ class Upkeep:
         topics: Topics,
         control: Control,
         neighbours: Neighbours,
-        nodes: Callable[[], dict[str, NodeRow]],
+        state: ControlState,
         propose: Callable[[Command], object],
     ) -> None:
         self._groups = groups
         self._topics = topics
         self._control = control
         self._neighbours = neighbours
-        self._nodes = nodes
+        self._state = state
         self._propose = propose
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -86,6 +89,7 @@ class Upkeep:
     def _look_after_everything(self) -> None:
         self._control.drop_kept()
         self._look_for_room()
+        self._raise_level()
         if self._neighbours.has_peers:
             self._tell_addresses()
             self._look_after_members()
@@ -203,6 +207,22 @@ class Upkeep:
 
     def _tell_addresses(self) -> None:
         neighbours = self._neighbours
-        row = NodeRow(neighbours.node, neighbours.life_of(neighbours.node) or "", dict(neighbours.addresses))
-        if self._nodes().get(neighbours.node) != row and self._control.replica.raft.hears_leader:
-            self._propose(NoteNode(row.node, row.life, row.addresses))
+        life = neighbours.life_of(neighbours.node) or ""
+        row = NodeRow(neighbours.node, life, dict(neighbours.addresses), levels.BUILD, levels.LEVEL)
+        if self._state.nodes.get(neighbours.node) != row and self._control.replica.raft.hears_leader:
+            self._propose(NoteNode(row.node, row.life, row.addresses, row.version, row.level))
+
+    # --- levels ---------------------------------------------------------------------------------------
+
+    def _raise_level(self) -> None:
+        """Let the cluster use what all of its nodes understand by now."""
+        raft, now = self._control.replica.raft, self._state.level.number
+        if now == levels.LEVEL or raft.leading is None or not raft.leading.is_settled:
+            return
+        others = set(self._neighbours.names) - {self._neighbours.node}
+        announced = {node: row for node, row in self._state.nodes.items() if node in others}
+        members = raft.members.everybody - {raft.replica}
+        level = levels.understood_by_all(members, announced, self._neighbours.levels_of_linked())
+        if level > now:
+            log.info("raising_level", level=level, hint="an older version cannot be started any more")
+            self._propose(RaiseLevel(level))
