@@ -14,7 +14,7 @@ _PATCH = {
     "backends/cluster/commands.py": [
         (
             "class RaiseLevel(",
-            "class ForgetCursor(msgspec.Struct, array_like=True, frozen=True, tag=30):\n"
+            "class ForgetCursor(msgspec.Struct, array_like=True, frozen=True, tag=31):\n"
             "    topic: TopicName\n    token: str\n    name: CursorName\n\n\nclass RaiseLevel(",
         ),
         ("    | RaiseLevel\n", "    | RaiseLevel\n    | ForgetCursor\n"),
@@ -32,7 +32,7 @@ _PATCH = {
         ("case DropCursor():", "case DropCursor() | ForgetCursor():"),
     ],
     "backends/cluster/cursor_table.py": [
-        ("import Command, DropCursor,", "import Command, ForgetCursor,"),
+        ("import Command, DrawCursor, DropCursor,", "import Command, DrawCursor, ForgetCursor,"),
         ("self._propose(DropCursor(", "self._propose(ForgetCursor("),
     ],
 }

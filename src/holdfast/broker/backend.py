@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
@@ -218,6 +219,18 @@ class Backend(Protocol):
 
         Raises `CursorMoved` where it stands elsewhere, through whichever node it came there: of all who read from one
         place and then take it, one gets it. `LeaderChanged` means that nobody knows who did.
+        """
+        ...
+
+    async def draw_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+    ) -> list[Drawn]:
+        """Give readers who share a cursor what comes next in one partition, in their order; durable on return.
+
+        From where the cursor stands, but not below `start`, up to `end`: of all that is drawn, through whichever nodes,
+        no offset is given twice. A draw that comes twice is recognised by its reader and request, also after a change
+        of leader, and has the same result (`model.draws`). That nothing is to be had is as current as what is known
+        here. `LeaderChanged` means that nobody knows; to draw again with the same requests is safe.
         """
         ...
 

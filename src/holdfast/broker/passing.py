@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.broker.backend import Backend, Unwatch
 from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
@@ -138,6 +139,11 @@ class PassingBackend:
         self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
     ) -> None:
         await self.inner.take_cursor(topic, name, number, stands_at=stands_at, to=to)
+
+    async def draw_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+    ) -> list[Drawn]:
+        return await self.inner.draw_cursor(topic, name, number, start=start, end=end, wanted=wanted)
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self.inner.delete_cursor(topic, name)

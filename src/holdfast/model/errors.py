@@ -153,6 +153,31 @@ class CursorNotFound(NotFound):
     code = "cursor_not_found"
 
 
+class QueueNotFound(NotFound):
+    code = "queue_not_found"
+
+
+class NotAQueue(CallerError):
+    """A topic with the name of a queue that somebody made with several partitions."""
+
+    code = "not_a_queue"
+    http_status = 409
+
+
+class RequestOutdated(CallerError):
+    """Its sender has sent a later one since: nobody waits for this answer."""
+
+    code = "request_outdated"
+    http_status = 409
+
+
+class ReplacedByConsensus(CallerError):
+    """A call with which brokers of an older kind replicate; here the consensus does."""
+
+    code = "replaced_by_consensus"
+    http_status = 409
+
+
 class NotSubscribed(CallerError):
     code = "not_subscribed"
 

@@ -14,6 +14,12 @@ TOPIC_NAME_BYTES_MAX: Final = 200
 CURSOR_NAME_BYTES_MAX: Final = 200
 # Ids are kept in memory for the dedupe window: 100,000 of the longest are 25 MB.
 MESSAGE_ID_BYTES_MAX: Final = 250
+# Of a cursor's readers so many are told apart when they ask again. Each is a row of 200 bytes on every node.
+READERS_PER_CURSOR_MAX: Final = 256
+# A request's id stands in such a row.
+REQUEST_ID_BYTES_MAX: Final = 200
+# A client of a queue has a cursor: any text, which in base64 still fits in a cursor's name.
+CLIENT_ID_BYTES_MAX: Final = 128
 # A partition is a directory, an open file and an entry in every listing.
 PARTITIONS_PER_TOPIC_MAX: Final = 1024
 TOPICS_MAX: Final = 10_000

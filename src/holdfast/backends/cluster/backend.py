@@ -22,6 +22,7 @@ from holdfast.backends.cluster.commands import Command, Outcome, PreferLeader
 from holdfast.backends.cluster.confirming import Confirming
 from holdfast.backends.cluster.control import CONTROL, Control
 from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.cursor_calls import CursorCalls
 from holdfast.backends.cluster.forwarding import Lanes, PublishHere
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.mending import Mending
@@ -41,7 +42,7 @@ from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
-from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
+from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
@@ -55,7 +56,7 @@ _CATCH_UP_S: Final = 3.0
 _HAND_OVER_S: Final = 1.0
 
 
-class ClusterBackend(NothingVoid):
+class ClusterBackend(CursorCalls, NothingVoid):
     """Keeps the promises of `broker.backend.Backend` together with the nodes it knows."""
 
     def __init__(
@@ -90,7 +91,6 @@ class ClusterBackend(NothingVoid):
         self.groups: Groups
         self.topics_here: Topics
         self.control: Control
-        self.state: ControlState
         self.upkeep: Upkeep
         self._proposals: Proposals
         self._changes: TopicChanges
@@ -161,7 +161,9 @@ class ClusterBackend(NothingVoid):
         self._proposals = Proposals(
             self._decide, lambda: self.no_quorum(control_replica), lambda each: level.refusal(each, self.state.nodes)
         )
-        self.state = ControlState(self.topics_here, self._proposals.propose, opened.loaded, raft, level)
+        self.state = ControlState(
+            self.topics_here, self._proposals.propose, self._proposals.propose_draw, opened.loaded, raft, level
+        )
         for topic in opened.loaded.topics.values():
             self.topics_here.add(topic, opened.logs.get(topic.name))
         self.control = Control(control_replica, opened.store, opened.loaded.applied, self.state.apply, self._fail)
@@ -381,31 +383,9 @@ class ClusterBackend(NothingVoid):
 
     # --- cursors ----------------------------------------------------------------------------------
 
-    def cursor(self, topic: TopicName, name: CursorName) -> Mapping[int, Offset] | None:
-        return self.state.cursors.get((topic, name))
-
-    def cursors(self) -> Sequence[tuple[TopicName, CursorName]]:
-        return self.state.cursors.keys()
-
     async def catch_up_cursors(self) -> None:
         if not self.control.replica.is_alone:
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
-
-    def watch_cursors(self, on_move: Callable[[TopicName, CursorName], None]) -> None:
-        self.state.cursors.watchers.append(on_move)
-
-    def set_cursor(
-        self, topic: TopicName, name: CursorName, positions: Mapping[int, Offset], *, only_forward: bool = False
-    ) -> asyncio.Future[None]:
-        return self.state.cursors.set((topic, name), positions, only_forward=only_forward)
-
-    async def take_cursor(
-        self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
-    ) -> None:
-        await self.state.cursors.take((topic, name), number, stands_at=stands_at, to=to)
-
-    async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
-        await self.state.cursors.drop((topic, name))
 
     # --- the cluster ------------------------------------------------------------------------------
 

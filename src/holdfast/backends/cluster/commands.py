@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
 
@@ -77,6 +78,18 @@ class TakeCursor(msgspec.Struct, array_like=True, frozen=True, tag=8):
     taker: str
 
 
+class DrawCursor(msgspec.Struct, array_like=True, frozen=True, tag=30):
+    """Give readers the next offsets, in this order: none below `start`, where the log begins, nor from `end` on."""
+
+    topic: TopicName
+    token: str
+    name: CursorName
+    number: int
+    start: Offset
+    end: Offset
+    wanted: list[Draw]
+
+
 class NoteNode(msgspec.Struct, array_like=True, frozen=True, tag=5):
     """A node says under which addresses it is reached, which build it runs and what that understands."""
 
@@ -112,10 +125,11 @@ Command = (
     | NoteNode
     | PreferLeader
     | RaiseLevel
+    | DrawCursor
 )
 
-# What became of a command: nothing to say, or an error (`wire/peer_errors.py`).
-Outcome = bytes | None
+# What became of a command: nothing to say, an error (`wire/peer_errors.py`), or what was drawn.
+Outcome = bytes | None | list[Drawn]
 
 
 class Decision(msgspec.Struct, array_like=True, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -30,9 +30,17 @@ CONTROL: Final = GroupId(0)
 _FILE_DELAY_S: Final = 0.2
 _READ_BYTES: Final = 256 * 1024
 
+
+class Answered(NamedTuple):
+    """What to write to the file, for a command whose outcome is more than that it was done."""
+
+    statements: list[Statement]
+    outcome: Outcome
+
+
 # Makes one command true here, given its own number; returns what to write to the file. Raises `HoldfastError` as
 # its outcome.
-Apply = Callable[[Command, int], Awaitable[list[Statement]]]
+Apply = Callable[[Command, int], Awaitable[list[Statement] | Answered]]
 
 
 class Control:
@@ -132,9 +140,10 @@ class Control:
         if entry.kind == KIND_COMMAND:
             for place, command in enumerate(commands.decode(entry.payload[NOTE_HEAD_BYTES:])):
                 try:
-                    statements = await self._apply(command, index * COMMANDS_MAX + place)
+                    done = await self._apply(command, index * COMMANDS_MAX + place)
+                    statements, outcome = done if isinstance(done, Answered) else (done, None)
                     self._statements += statements
-                    outcomes.append(None)
+                    outcomes.append(outcome)
                 except BuildTooOld:
                     raise  # what follows is not for this build
                 except HoldfastError as error:

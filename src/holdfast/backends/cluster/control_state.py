@@ -13,6 +13,7 @@ from holdfast.backends.cluster.commands import (
     CreateTopic,
     CreateTopicOfBefore,
     DeleteTopic,
+    DrawCursor,
     DropCursor,
     MoveCursor,
     NoteNode,
@@ -20,7 +21,8 @@ from holdfast.backends.cluster.commands import (
     RaiseLevel,
     TakeCursor,
 )
-from holdfast.backends.cluster.cursor_table import CursorTable, Propose
+from holdfast.backends.cluster.control import Answered
+from holdfast.backends.cluster.cursor_table import CursorTable, Propose, ProposeDraw
 from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
@@ -36,11 +38,19 @@ log = structlog.get_logger("holdfast.backends.cluster")
 class ControlState:
     """In memory for reading; what `apply` returns belongs into the file."""
 
-    def __init__(self, topics: Topics, propose: Propose, loaded: Loaded, raft: Raft, level: ClusterLevel) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        propose: Propose,
+        propose_draw: ProposeDraw,
+        loaded: Loaded,
+        raft: Raft,
+        level: ClusterLevel,
+    ) -> None:
         self.topics = topics
         self.level = level
         self._raft = raft
-        self.cursors = CursorTable(propose, topics.token_of, loaded.cursors)
+        self.cursors = CursorTable(propose, propose_draw, topics.token_of, loaded.cursors, loaded.draws)
         self.nodes = loaded.nodes
         topics.preferred = loaded.preferred
 
@@ -57,7 +67,7 @@ class ControlState:
                 log.warning("cursor_beyond_end", topic=topic, cursor=name, moved_to=beyond)
                 await self.cursors.set((topic, name), beyond, only_forward=False)
 
-    async def apply(self, command: Command, number: int) -> list[Statement]:
+    async def apply(self, command: Command, number: int) -> list[Statement] | Answered:
         """Make a command true here. Raises its outcome where it has none; the same on every node.
 
         `number` tells a command from all others, and is the same on every node.
@@ -79,10 +89,17 @@ class ControlState:
             case TakeCursor():
                 self._check(command.topic, command.token)
                 return state.cursor_rows((command.topic, command.name), self.cursors.apply_take(command))
+            case DrawCursor():
+                self._check(command.topic, command.token)
+                results, changed, rows = self.cursors.apply_draw(command)
+                key = (command.topic, command.name)
+                statements = state.cursor_rows(key, changed)
+                statements += [state.draw_row(key, command.number, row) for row in rows]
+                return Answered(statements, results)
             case DropCursor():
                 self._check(command.topic, command.token)
                 self.cursors.apply_drop((command.topic, command.name))
-                return [state.without_cursor((command.topic, command.name))]
+                return state.without_cursor((command.topic, command.name))
             case NoteNode():
                 row = NodeRow(command.node, command.life, command.addresses, command.version, command.level)
                 self.nodes[command.node] = row
@@ -110,7 +127,7 @@ class ControlState:
         for topic in loaded.topics.values():
             if topic.name not in self.topics.known:
                 await self.topics.open(topic)
-        self.cursors.replace(loaded.cursors)
+        self.cursors.replace(loaded.cursors, loaded.draws)
         self.nodes = loaded.nodes
         self.level.raise_to(loaded.level)
         self.topics.preferred = loaded.preferred

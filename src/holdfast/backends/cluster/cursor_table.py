@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.backends.cluster.commands import Command, DropCursor, MoveCursor, TakeCursor
+from holdfast.backends.cluster.commands import Command, DrawCursor, DropCursor, MoveCursor, TakeCursor
+from holdfast.backends.cluster.draw_table import DrawRow, DrawTable
 from holdfast.backends.cluster.state import CursorKey
 from holdfast.broker.results import failure
+from holdfast.model.draws import NOTHING_DRAWN, Draw, Drawn
 from holdfast.model.errors import CursorMoved, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.names import is_internal
 
 Propose = Callable[[Command], asyncio.Future[None]]
+ProposeDraw = Callable[[DrawCursor], asyncio.Future[list[Drawn]]]
+DrawRows = Mapping[CursorKey, Mapping[int, Sequence[DrawRow]]]
 
 
 class _Cursor:
@@ -31,6 +35,7 @@ class _Cursor:
         # Who took a position last, should the same command come twice. After a restart nobody did: then the second one
         # changes nothing either, and is told that it came too late.
         self.takers: dict[int, str] = {}
+        self.draws: dict[int, DrawTable] = {}
 
     def refresh(self) -> None:
         """What another node moved shows at once, also while this one has moves under way."""
@@ -45,12 +50,15 @@ class CursorTable:
     def __init__(
         self,
         propose: Propose,
+        propose_draw: ProposeDraw,
         token_of: Callable[[TopicName], str],
         loaded: Mapping[CursorKey, Mapping[int, Offset]],
+        drawn: DrawRows,
     ) -> None:
         self._propose = propose
+        self._propose_draw = propose_draw
         self._token_of = token_of
-        self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+        self._cursors = _cursors(loaded, drawn)
         self.watchers: list[Callable[[TopicName, CursorName], None]] = []
 
     def _tell(self, key: CursorKey) -> None:
@@ -122,9 +130,46 @@ class CursorTable:
         cursor.refresh()
         return {take.number: take.to}
 
-    def replace(self, loaded: Mapping[CursorKey, Mapping[int, Offset]]) -> None:
+    async def draw(
+        self, key: CursorKey, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+    ) -> list[Drawn]:
+        """Give readers what comes next. Where that is nothing, as far as is decided here, nothing has to be decided."""
+        token = self._token_of(key[0])
+        if not token:
+            raise TopicNotFound(f"there is no topic {key[0]}")
+        cursor = self._cursors.get(key)
+        position = start if cursor is None else max(start, cursor.decided.get(number, start))
+        if position < end:
+            return await self._propose_draw(DrawCursor(key[0], token, key[1], number, start, end, list(wanted)))
+        table = None if cursor is None else cursor.draws.get(number)
+        if table is None:
+            return [NOTHING_DRAWN] * len(wanted)
+        return [table.drawn_before(each) or NOTHING_DRAWN for each in wanted]
+
+    def apply_draw(self, draw: DrawCursor) -> tuple[list[Drawn], dict[int, Offset], list[DrawRow]]:
+        """It is this one's turn; also the position, if it changed, and the rows that changed."""
+        key = (draw.topic, draw.name)
+        cursor = self._cursors.get(key) or _Cursor({})
+        table = cursor.draws.setdefault(draw.number, DrawTable())
+        begin = position = max(draw.start, cursor.decided.get(draw.number, draw.start))
+        results: list[Drawn] = []
+        rows: list[DrawRow] = []
+        for wanted in draw.wanted:
+            drawn, row = table.draw(position, draw.end, wanted)
+            results.append(drawn)
+            if row is not None:
+                rows.append(row)
+                position = Offset(position + row.count)
+        if position == begin:
+            return results, {}, rows
+        self._cursors[key] = cursor
+        cursor.decided[draw.number] = position
+        cursor.refresh()
+        return results, {draw.number: position}, rows
+
+    def replace(self, loaded: Mapping[CursorKey, Mapping[int, Offset]], drawn: DrawRows) -> None:
         """Everything is as another node has it."""
-        self._cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+        self._cursors = _cursors(loaded, drawn)
         for key in self._cursors:
             self._tell(key)
 
@@ -138,6 +183,14 @@ class CursorTable:
         """The topic's cursors go with it."""
         for key in [key for key in self._cursors if key[0] == name]:
             del self._cursors[key]
+
+
+def _cursors(loaded: Mapping[CursorKey, Mapping[int, Offset]], drawn: DrawRows) -> dict[CursorKey, _Cursor]:
+    cursors = {key: _Cursor(positions) for key, positions in loaded.items()}
+    for key, by_number in drawn.items():
+        if key in cursors:
+            cursors[key].draws = {number: DrawTable(rows) for number, rows in by_number.items()}
+    return cursors
 
 
 def _all(proposals: list[asyncio.Future[None]]) -> asyncio.Future[None]:

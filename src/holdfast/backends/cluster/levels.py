@@ -37,7 +37,7 @@ from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, KIND_
 from holdfast.model.errors import BuildTooOld, ClusterLevelTooLow
 
 # Commands with tags up to this one are of the first level. All others are named in the table.
-_BASELINE_TAG_MAX: Final = 29
+_BASELINE_TAG_MAX: Final = 30
 
 
 class Level(NamedTuple):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
-from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, Outcome
+from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, DrawCursor, Outcome
 from holdfast.broker.results import refuse
+from holdfast.model.draws import Drawn
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, Unavailable
 from holdfast.wire.peer_errors import decode_error
 
@@ -37,12 +38,19 @@ class Proposals:
         # Why a command may not be proposed now.
         self._refusal = refusal
         self._loop = asyncio.get_running_loop()
-        self._queue: list[tuple[Command, asyncio.Future[None]]] = []
+        self._queue: list[tuple[Command, asyncio.Future[Any]]] = []
         self._sender: asyncio.Task[None] | None = None
 
     def propose(self, command: Command) -> asyncio.Future[None]:
         """Done once it is decided and applied on the node that leads; fails with what it ended with."""
-        decided: asyncio.Future[None] = self._loop.create_future()
+        return self._proposed(command)
+
+    def propose_draw(self, command: DrawCursor) -> asyncio.Future[list[Drawn]]:
+        """The same; the future has what was drawn."""
+        return self._proposed(command)
+
+    def _proposed(self, command: Command) -> asyncio.Future[Any]:
+        decided: asyncio.Future[Any] = self._loop.create_future()
         refusal = self._refusal(command)
         if refusal is not None:
             refuse(decided, refusal)
@@ -56,7 +64,7 @@ class Proposals:
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
-        _settle_all([decided for _, decided in self._queue], error)
+        _refuse_all([decided for _, decided in self._queue], error)
         self._queue.clear()
 
     async def _send_on(self) -> None:
@@ -70,13 +78,16 @@ class Proposals:
                 try:
                     outcomes = await self._decided([command for command, _ in batch])
                 except HoldfastError as error:
-                    _settle_all(waiting, error)
+                    _refuse_all(waiting, error)
                 except asyncio.CancelledError:
                     self._queue = batch + self._queue
                     raise
                 else:
                     for decided, outcome in zip(waiting, outcomes, strict=True):
-                        _settle_all([decided], None if outcome is None else decode_error(outcome))
+                        if isinstance(outcome, bytes):
+                            refuse(decided, decode_error(outcome))
+                        elif not decided.done():
+                            decided.set_result(outcome)
         finally:
             self._sender = None
 
@@ -108,9 +119,6 @@ class Proposals:
 _PASSING: Final = frozenset(("unavailable", "leader_changed", "shutting_down"))
 
 
-def _settle_all(futures: list[asyncio.Future[None]], error: HoldfastError | None) -> None:
+def _refuse_all(futures: list[asyncio.Future[Any]], error: HoldfastError) -> None:
     for future in futures:
-        if error is not None:
-            refuse(future, error)
-        elif not future.done():
-            future.set_result(None)
+        refuse(future, error)

@@ -1,10 +1,11 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
-Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), `level` (of the cluster, see
-`levels.py`) and `applied(log_index, term)` with one row: the last entry of the control log whose changes are in the
-others. `state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`;
-reads are served from memory, writes go through one thread, which commits everything that waits in one transaction,
-together with the new `applied`.
+Tables: `topics`, `cursors`, `draws` (what readers of a cursor drew last), `nodes`, `preferred` (leaders that somebody
+asked for), `level` (of the cluster, see `levels.py`) and `applied(log_index, term)` with one row: the last entry of the
+control log whose changes are in the others. `state_schema.py` describes them. A node's snapshot is this file. It is in
+WAL mode with `synchronous=FULL`; reads are served from memory, writes go through one thread, which commits everything
+that waits in one transaction, together with the new `applied`. Of rows that are written over and over in there, such as
+a busy reader's, only the last is.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
@@ -36,6 +37,7 @@ from typing import Final
 import msgspec
 
 from holdfast.backends.cluster import levels, state_schema
+from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.broker.results import refuse
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
@@ -43,6 +45,12 @@ from holdfast.model.topics import Topic, TopicConfig
 
 # What reading a damaged file may raise; SQLite's own message may quote bytes that are no text.
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)
+
+_PUT_CURSOR: Final = "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)"
+_PUT_DRAW: Final = "INSERT OR REPLACE INTO draws VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT_APPLIED: Final = "UPDATE applied SET log_index = ?, term = ?"
+# Statements that replace a whole row, with how many of their values say which row.
+_REPLACING: Final = {_PUT_CURSOR: 3, _PUT_DRAW: 4, _PUT_APPLIED: 0}
 
 CursorKey = tuple[TopicName, CursorName]
 Statement = tuple[str, tuple[object, ...]]
@@ -65,6 +73,7 @@ class Loaded(msgspec.Struct):
     cursors: dict[CursorKey, dict[int, Offset]]
     nodes: dict[str, NodeRow]
     preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
+    draws: dict[CursorKey, dict[int, list[DrawRow]]] = msgspec.field(default_factory=dict)
     applied: LogIndex = LogIndex(0)
     applied_term: Term = Term(0)
     level: int = levels.BASELINE
@@ -172,8 +181,17 @@ def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
         return
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        for sql, values in statements:
+        for sql, values in _last_ones(statements):
             connection.execute(sql, values)
+
+
+def _last_ones(statements: list[Statement]) -> Iterable[Statement]:
+    """All but those whose row is replaced by a later one: whatever is deleted between the two, that one makes it."""
+    last: dict[tuple[object, ...], int] = {}
+    for index, (sql, values) in enumerate(statements):
+        keys = _REPLACING.get(sql)
+        last[(index,) if keys is None else (sql, *values[:keys])] = index
+    return (statements[index] for index in sorted(last.values()))
 
 
 def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
@@ -271,7 +289,14 @@ def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
         loaded.cursors.setdefault((topic, name), {})[partition] = Offset(offset)
 
 
-_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_applied, _read_level)
+def _read_draws(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for topic, name, partition, *row in connection.execute(
+        "SELECT topic, name, partition, place, number, reader, request, first, count FROM draws"
+    ):
+        loaded.draws.setdefault((topic, name), {}).setdefault(partition, []).append(DrawRow(*row))
+
+
+_READERS: Final = (_read_topics, _read_cursors, _read_draws, _read_nodes, _read_preferred, _read_applied, _read_level)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -318,10 +343,13 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield topic_row(topic)
     for key, positions in loaded.cursors.items():
         yield from cursor_rows(key, positions)
+    for key, by_partition in loaded.draws.items():
+        for partition, rows in by_partition.items():
+            yield from (draw_row(key, partition, each) for each in rows)
     for row in loaded.nodes.values():
         yield node_row(row)
-    for partition, node in loaded.preferred.items():
-        yield preferred_row(*partition, node)
+    for place, node in loaded.preferred.items():
+        yield preferred_row(*place, node)
     yield from level_rows(levels.BASELINE, loaded.level)
     yield applied_row(loaded.applied, loaded.applied_term)
 
@@ -338,18 +366,26 @@ def topic_row(topic: Topic) -> Statement:
 def without_topic(name: TopicName) -> list[Statement]:
     return [
         ("DELETE FROM cursors WHERE topic = ?", (name,)),
+        ("DELETE FROM draws WHERE topic = ?", (name,)),
         ("DELETE FROM preferred WHERE topic = ?", (name,)),
         ("DELETE FROM topics WHERE name = ?", (name,)),
     ]
 
 
 def cursor_rows(key: CursorKey, positions: Mapping[int, Offset]) -> list[Statement]:
-    insert = "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)"
-    return [(insert, (*key, partition, offset)) for partition, offset in positions.items()]
+    return [(_PUT_CURSOR, (*key, partition, offset)) for partition, offset in positions.items()]
 
 
-def without_cursor(key: CursorKey) -> Statement:
-    return "DELETE FROM cursors WHERE topic = ? AND name = ?", key
+def draw_row(key: CursorKey, partition: int, row: DrawRow) -> Statement:
+    values = (*key, partition, row.place, row.number, row.reader, row.request, row.first, row.count)
+    return _PUT_DRAW, values
+
+
+def without_cursor(key: CursorKey) -> list[Statement]:
+    return [
+        ("DELETE FROM cursors WHERE topic = ? AND name = ?", key),
+        ("DELETE FROM draws WHERE topic = ? AND name = ?", key),
+    ]
 
 
 def node_row(row: NodeRow) -> Statement:
@@ -368,4 +404,4 @@ def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:
 
 
 def applied_row(index: LogIndex, term: Term) -> Statement:
-    return "UPDATE applied SET log_index = ?, term = ?", (index, term)
+    return _PUT_APPLIED, (index, term)

@@ -41,6 +41,13 @@ _FROM_BEFORE_THE_CONTROL_LOG: Final = (
 
 # By the version that a step leads to, in order. Steps are never changed once they were released.
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
+    5: (
+        """CREATE TABLE draws (
+    topic TEXT NOT NULL, name TEXT NOT NULL, partition INTEGER NOT NULL, place INTEGER NOT NULL,
+    number INTEGER NOT NULL, reader TEXT NOT NULL, request TEXT NOT NULL, first INTEGER NOT NULL,
+    count INTEGER NOT NULL, PRIMARY KEY (topic, name, partition, place)
+) STRICT, WITHOUT ROWID""",
+    ),
     6: (
         "ALTER TABLE nodes ADD COLUMN version TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE nodes ADD COLUMN level INTEGER NOT NULL DEFAULT 1",

@@ -31,6 +31,7 @@ from holdfast.backends.postgres.writing import Writer
 from holdfast.broker.backend import NothingVoid, Unwatch
 from holdfast.broker.results import refuse, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.draws import Draw, Drawn
 from holdfast.model.errors import BadValue, HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX, PARTITIONS_MAX
@@ -278,6 +279,11 @@ class PostgresBackend(NothingVoid):
         self, topic: TopicName, name: CursorName, number: int, *, stands_at: Offset | None, to: Offset
     ) -> None:
         await self._cursors.take(topic, name, number, stands_at=stands_at, to=to)
+
+    async def draw_cursor(
+        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+    ) -> list[Drawn]:
+        return await self._cursors.draw(topic, name, number, start=start, end=end, wanted=wanted)
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self._cursors.delete(topic, name)

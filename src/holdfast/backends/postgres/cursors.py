@@ -8,7 +8,7 @@ that what a broker hears from others, later or twice, cannot take it back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -17,8 +17,10 @@ from holdfast.backends.postgres.database import Database
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.broker.results import refuse
+from holdfast.model.draws import Draw, Drawn
 from holdfast.model.errors import CursorMoved, HoldfastError, ShuttingDown, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
+from holdfast.model.limits import READERS_PER_CURSOR_MAX
 from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 
@@ -168,6 +170,23 @@ class Cursors:
         if not taken:
             raise CursorMoved(f"cursor {name} on topic {topic} was moved by somebody else")
         self.moved(known.id, name, number, to, taken[0][0])
+
+    async def draw(
+        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+    ) -> list[Drawn]:
+        """Give readers what comes next; the database decides, in the order in which it is asked."""
+        known = self._topics.by_name.get(topic)
+        if known is None:
+            raise TopicNotFound(f"there is no topic {topic}")
+        columns = ([each.reader for each in wanted], [each.request for each in wanted], [each.count for each in wanted])
+        ((firsts, counts, position, move),) = await self._database.fetch(
+            sql("draw_cursor"), known.id, name, number, start, end, *columns, READERS_PER_CURSOR_MAX
+        )
+        if len(firsts) != len(wanted):
+            raise TopicNotFound(f"topic {topic} was deleted")
+        if position is not None:
+            self.moved(known.id, name, number, Offset(position), move)
+        return list(map(Drawn, map(Offset, firsts), counts))
 
     async def delete(self, topic: TopicName, name: CursorName) -> None:
         known = self._topics.by_name.get(topic)

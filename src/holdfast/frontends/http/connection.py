@@ -8,7 +8,7 @@ of this interface have.
 No connection has a timer of its own: it notes since when it waits, and the server sweeps over all of
 them every few seconds.
 
-Small pushes take a short way past the parser (`push_lane.py`): between two requests, and one at a time. What comes
+Small calls take a short way past the parser (`short_way.py`): between two requests, and one at a time. What comes
 meanwhile is held until the answer has left.
 """
 
@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from holdfast.frontends.http.errors import error_body
-from holdfast.frontends.http.push_lane import FIRST_LINE, PushLane
+from holdfast.frontends.http.short_way import ShortCall, ShortWay, call_of
 from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
 from holdfast.model.limits import KIB
 
@@ -62,7 +62,7 @@ class Connection(HttpToolsProtocol):
         server_state: ServerState,
         *,
         bounds: Bounds,
-        push_lane: PushLane,
+        short_way: ShortWay,
         logger: logging.Logger,
         on_refused: Callable[[], None],
         on_lost: Callable[[], None],
@@ -77,12 +77,12 @@ class Connection(HttpToolsProtocol):
         self._body_since_s: float | None = None
         self._refused_since_s: float | None = None
         self._stalled_since_s: float | None = None
-        self._push_lane = push_lane
-        # Whether the parser is between two requests, whether a push is on its short way, and what came meanwhile.
+        self._short_way = short_way
+        # Whether the parser is between two requests, whether a call is on its short way, and what came meanwhile.
         self._is_between = True
-        self._is_pushing = False
+        self._is_short = False
         self._held: list[bytes] = []
-        self._pushed_s: float | None = None
+        self._answered_s: float | None = None
         self._is_leaving = False
 
     # --- what the transport calls -------------------------------------------------------------------
@@ -102,13 +102,14 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._is_pushing:
+        if self._is_short:
             self._held.append(data)
             self.flow.pause_reading()
             return
-        if data.startswith(FIRST_LINE) and self._is_idle and self._push(data):
+        call = call_of(data)
+        if call is not None and self._is_idle and self._take(call, data):
             return
-        self._pushed_s = None
+        self._answered_s = None
         if self._body_since_s is not None:
             self._body_since_s = self.loop.time()
         headers_since_s = self._headers_since_s
@@ -128,23 +129,23 @@ class Connection(HttpToolsProtocol):
         """Whether everything that came before is answered."""
         return self._is_between and (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
-    def _push(self, data: bytes) -> bool:
-        body = self._push_lane.body_of(data)
+    def _take(self, call: ShortCall, data: bytes) -> bool:
+        body = self._short_way.body_of(data)
         if body is None:
             return False
-        self._is_pushing = True
-        if not self._push_lane.push(body, self._pushed):
-            self._is_pushing = False
+        self._is_short = True
+        if not self._short_way.take(call, body, self._answered):
+            self._is_short = False
             return False
         self._unset_keepalive_if_required()
         self._headers_since_s = None
         return True
 
-    def _pushed(self, answer: bytes) -> None:
+    def _answered(self, answer: bytes) -> None:
         """The answer leaves, and what came meanwhile is looked at."""
-        self._is_pushing = False
+        self._is_short = False
         self._headers_since_s = None
-        self._pushed_s = self.loop.time()
+        self._answered_s = self.loop.time()
         if self.transport.is_closing():
             return
         self.transport.write(answer)
@@ -156,9 +157,9 @@ class Connection(HttpToolsProtocol):
             self.data_received(held)
 
     def shutdown(self) -> None:
-        """Take nothing new; a push that is under way is answered first."""
+        """Take nothing new; a call that is under way is answered first."""
         self._is_leaving = True
-        if not self._is_pushing:
+        if not self._is_short:
             super().shutdown()
 
     def pause_writing(self) -> None:
@@ -205,7 +206,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
         elif _older(self._headers_since_s, now_s, bounds.headers_timeout_s):
             self._refuse(RequestTimeout(f"no complete headers within {bounds.headers_timeout_s:g} s"))
-        elif self._is_idle and not self._is_pushing and _older(self._pushed_s, now_s, self.timeout_keep_alive):
+        elif self._is_idle and not self._is_short and _older(self._answered_s, now_s, self.timeout_keep_alive):
             self.transport.close()
         elif self._body_since_s is not None and not self.flow.read_paused:
             self._sweep_body(self._body_since_s, now_s)

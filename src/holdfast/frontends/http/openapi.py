@@ -27,6 +27,7 @@ _TAGS = {
     "Read": "Messages out, by offset, by time, or as they come.",
     "Cursors": "A named reader's place in a topic, kept by the broker.",
     "Queue": "Push and pop, in the shapes of Queen's clients.",
+    "Numbered queues": "One value in, the next one out: queues with numbers, and clients with pointers.",
     "Transactions": "Several messages, over topics and partitions, become visible together or not at all.",
     "Cluster": "Nodes, and who leads what.",
     "Operation": "Health, metrics and this description.",

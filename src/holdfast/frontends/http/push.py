@@ -6,7 +6,8 @@ and then gathered with those of other requests (`pushing.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -42,6 +43,16 @@ async def answer(services: Services, body: bytes) -> Response:
     columns, may_be_lost = checked_push(services.broker, body)
     outcomes = await services.pushes.push(columns, len(body), may_be_lost=may_be_lost)
     return response_of(outcomes)
+
+
+def begin_push(
+    services: Services, body: bytes
+) -> tuple[asyncio.Future[Outcomes], Callable[[Outcomes], Response]] | None:
+    """Push what a body holds, if it is for one queue."""
+    columns, may_be_lost = checked_push(services.broker, body)
+    if len(set(columns.queues)) != 1:
+        return None
+    return services.pushes.gather(columns.queues[0], columns, len(body), may_be_lost=may_be_lost), response_of
 
 
 def checked_push(broker: Broker, body: bytes) -> tuple[Columns, bool]:

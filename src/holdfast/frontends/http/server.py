@@ -23,10 +23,10 @@ from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connect
 from holdfast.frontends.http.exchange import BodyBudget
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.origin import OriginRule
-from holdfast.frontends.http.push_lane import PushLane
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.schema import Info
 from holdfast.frontends.http.services import Log, Services
+from holdfast.frontends.http.short_way import ShortWay
 from holdfast.model.limits import CONNECTIONS_MAX, HTTP_BODY_BYTES_MAX
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
@@ -80,7 +80,7 @@ class HttpFrontend:
         self._services.description = msgspec.json.encode(document(ROUTES))
         origin = OriginRule(address[0], self._host_names_allowed)
         app = App(self._services, ROUTES, origin)
-        lane = PushLane(self._services, origin)
+        short_way = ShortWay(self._services, origin)
         config = Config(
             cast(Any, app),
             http="httptools",
@@ -99,7 +99,7 @@ class HttpFrontend:
                 config,
                 self._state,
                 bounds=self._bounds,
-                push_lane=lane,
+                short_way=short_way,
                 logger=self._logger,
                 on_refused=self._refused,
                 on_lost=self._lost,

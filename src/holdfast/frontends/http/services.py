@@ -7,12 +7,14 @@ waits go through `Services.wait`, which also returns when the reader has left or
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.queues import Queues
 from holdfast.frontends.http.exchange import BodyBudget, Request
 from holdfast.frontends.http.pushing import Pushes
 from holdfast.frontends.http.schema import Info
@@ -65,6 +67,7 @@ class Services:
         self.tails = 0
         self.metrics_source = metrics_source
         self.pushes = Pushes(broker, log)
+        self.queues = Queues(broker, session=uuid.uuid4().hex)
         # What the broker keeps while its store is away; none where it keeps nothing.
         self.file_buffer: Callable[[], FileBuffer] | None = None
         self._waits: set[asyncio.Task[bool]] = set()

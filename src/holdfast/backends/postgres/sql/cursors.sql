@@ -39,6 +39,10 @@ WITH taken AS (
 SELECT move, pg_notify('holdfast', format('cursor %s %s %s %s %s', $1::integer, $2::text, $3::integer, position, move))
 FROM taken
 
+-- name: draw_cursor
+-- Gives readers what comes next, in their order (migrations/0006_draws.sql).
+SELECT firsts, drawn, new_position, new_move FROM holdfast.draw($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
 -- name: delete_cursor
 WITH deleted AS (
     DELETE FROM holdfast.cursors WHERE topic_id = $1 AND name = $2 RETURNING partition

@@ -1,9 +1,9 @@
-"""The short way for small pushes: one item a request is what most clients send, and a request costs more than its item.
+"""The short way for small calls: one message a request is what most clients send, and a request costs more than that.
 
-A push that arrives in one piece, with nothing unusual in its head, is answered without the parser, the task and the
+A call that arrives in one piece, with nothing unusual in its head, is answered without the parser, the task and the
 application that every other request gets. Whether a head is usual is found out once for each that differs in more than
 its length, and by rules that leave no doubt what the parser would have made of it; everything else, and every head
-that is in doubt, goes the general way. Both ways run the same checks and the same push, and answer the same bytes.
+that is in doubt, goes the general way. Both ways run the same checks and the same call, and answer the same bytes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,33 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from holdfast.frontends.http import push, queue_calls
 from holdfast.frontends.http.errors import error_response
 from holdfast.frontends.http.exchange import JSON_TYPE, Response
 from holdfast.frontends.http.origin import OriginRule
-from holdfast.frontends.http.push import checked_push, response_of
-from holdfast.frontends.http.push_columns import Outcomes
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import HoldfastError, Internal
 from holdfast.model.limits import KIB
 
-FIRST_LINE: Final = b"POST /api/v1/push HTTP/1.1\r\n"
-OPERATION: Final = "push"
+
+class ShortCall(NamedTuple):
+    """A call that may go this way. `begin` gives a future, and what makes an answer of it; or none: the general way."""
+
+    operation: str
+    begin: Callable[[Services, bytes], tuple[asyncio.Future[Any], Callable[[Any], Response]] | None]
+
+
+# By the first line of their requests.
+SHORT_CALLS: Final = {
+    b"POST /api/v1/push HTTP/1.1\r\n": ShortCall("push", push.begin_push),
+    b"POST /append HTTP/1.1\r\n": ShortCall("append", queue_calls.begin_append),
+    b"POST /read HTTP/1.1\r\n": ShortCall("read", queue_calls.begin_read),
+}
+_FIRST_LINE_BYTES_MAX: Final = max(map(len, SHORT_CALLS))
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})\r\n")
@@ -37,7 +49,13 @@ _HEADS_MAX: Final = 256
 _HEAD_BYTES_MAX: Final = 4 * KIB
 
 
-class PushLane:
+def call_of(data: bytes) -> ShortCall | None:
+    """The call that these bytes begin, if it is one that may go this way."""
+    end = data.find(b"\r\n", 0, _FIRST_LINE_BYTES_MAX)
+    return None if end < 0 else SHORT_CALLS.get(data[: end + 2])
+
+
+class ShortWay:
     """What all connections of one address share."""
 
     def __init__(self, services: Services, origin: OriginRule) -> None:
@@ -61,7 +79,7 @@ class PushLane:
         if is_usual is None:
             if len(self._heads) >= _HEADS_MAX:
                 self._heads.clear()
-            is_usual = self._heads[head] = self._is_usual(data[len(FIRST_LINE) : end])
+            is_usual = self._heads[head] = self._is_usual(data[data.index(b"\r\n") + 2 : end])
         return data[end + len(_HEAD_END) :] if is_usual else None
 
     def _is_usual(self, lines: bytes) -> bool:
@@ -84,41 +102,47 @@ class PushLane:
             return False
         return True
 
-    def push(self, body: bytes, on_answer: Callable[[bytes], None]) -> bool:
-        """Push a body, and call back with what is to be written. False if it has to go the general way."""
-        services = self._services
+    def take(self, call: ShortCall, body: bytes, on_answer: Callable[[bytes], None]) -> bool:
+        """Do a call, and call back with what is to be written. False if it has to go the general way."""
+        budget = self._services.budget
         try:
-            columns, may_be_lost = checked_push(services.broker, body)
-            if len(set(columns.queues)) != 1:
-                return False
-            services.budget.take(len(body))
+            budget.take(len(body))
         except HoldfastError as error:
-            on_answer(self._refused(error))
+            on_answer(self._refused(call, error))
             return True
-        done = services.pushes.gather(columns.queues[0], columns, len(body), may_be_lost=may_be_lost)
+        try:
+            begun = call.begin(self._services, body)
+        except HoldfastError as error:
+            budget.bytes_used -= len(body)
+            on_answer(self._refused(call, error))
+            return True
+        if begun is None:
+            budget.bytes_used -= len(body)
+            return False
+        done, response_of = begun
 
-        def answer(finished: asyncio.Future[Outcomes]) -> None:
-            services.budget.bytes_used -= len(body)
-            on_answer(self._answer(finished))
+        def answer(finished: asyncio.Future[Any]) -> None:
+            budget.bytes_used -= len(body)
+            on_answer(self._answer(call, finished, response_of))
 
         done.add_done_callback(answer)
         return True
 
-    def _answer(self, done: asyncio.Future[Outcomes]) -> bytes:
+    def _answer(self, call: ShortCall, done: asyncio.Future[Any], response_of: Callable[[Any], Response]) -> bytes:
         try:
-            return self._written(response_of(done.result()))
+            return self._written(call, response_of(done.result()))
         except HoldfastError as error:
-            return self._refused(error)
+            return self._refused(call, error)
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
-            self._services.log("http_request_failed", operation=OPERATION, error=repr(error))
-            return self._refused(Internal("the broker failed to do this; its log says why"))
+            self._services.log("http_request_failed", operation=call.operation, error=repr(error))
+            return self._refused(call, Internal("the broker failed to do this; its log says why"))
 
-    def _refused(self, error: HoldfastError) -> bytes:
+    def _refused(self, call: ShortCall, error: HoldfastError) -> bytes:
         self._services.broker.stats.errors[error.code] += 1
-        return self._written(error_response(error))
+        return self._written(call, error_response(error))
 
-    def _written(self, response: Response) -> bytes:
-        self._services.answers[OPERATION, response.status] += 1
+    def _written(self, call: ShortCall, response: Response) -> bytes:
+        self._services.answers[call.operation, response.status] += 1
         fields = b"".join(b"%b: %b\r\n" % field for field in response.headers)
         return b"%bx-content-type-options: nosniff\r\n%bcontent-length: %d\r\n\r\n%b" % (
             STATUS_LINE[response.status],
