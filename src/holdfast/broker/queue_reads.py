@@ -11,11 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.broker import queue_names
+from holdfast.broker.read_ahead import ReadAhead
 from holdfast.broker.results import refuse
 from holdfast.model.draws import OUTDATED_DRAW, Draw, Drawn
 from holdfast.model.errors import HoldfastError, RequestOutdated, ShuttingDown
 from holdfast.model.ids import CursorName, Offset, PartitionId
-from holdfast.model.limits import MIB
 from holdfast.model.messages import StoredMessage
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # In one round of a pointer: all of their messages are in memory together.
 _READS_MAX: Final = 256
-_READ_BYTES: Final = 4 * MIB
 
 _Key = tuple[int, CursorName]
 
@@ -43,6 +42,7 @@ class QueueReads:
         self._broker = broker
         self._backend = broker.backend
         self._queues = queues
+        self._read_ahead = ReadAhead(broker)
         # Reads without an id share one: that of the round they are in.
         self._reader = f"n.{session}"
         self._round = 0
@@ -133,24 +133,14 @@ class QueueReads:
         for read, each in drawn:
             if each is _OUTDATED:
                 refuse(read.done, RequestOutdated("a later request of the same reader came before this one"))
-        given = sorted((each.first, place) for place, (_, each) in enumerate(drawn) if each.count)
-        # What was read and is not behind yet, the next one last.
-        messages: list[StoredMessage] = []
-        for index, (offset, place) in enumerate(given):
-            read = drawn[place][0]
-            while messages and messages[-1].offset < offset:
-                messages.pop()
-            if not messages or messages[-1].offset > offset:
-                count = min(given[-1][0] - offset + 1, len(given) - index)
+            elif each.count:
                 try:
-                    messages, _ = await self._broker.read(partition.topic, partition.number, offset, count, _READ_BYTES)
+                    message = await self._read_ahead.message(partition, each.first)
                 except HoldfastError as error:
                     refuse(read.done, error)
-                    continue
-                assert messages and messages[0].offset == offset, f"{partition} has nothing at {offset}"
-                messages.reverse()
-            _settle(read, messages[-1])
-            self._broker.stats.count_delivery(1, len(messages[-1].value))
+                else:
+                    _settle(read, message)
+                    self._broker.stats.count_delivery(1, len(message.value))
 
 
 _NOTHING: Final = Drawn(Offset(0), 0)

@@ -18,6 +18,7 @@ from holdfast.model.draws import OUTDATED_DRAW, Draw
 from holdfast.model.errors import (
     HoldfastError,
     NotAQueue,
+    NotReplicable,
     QueueNotFound,
     RequestOutdated,
     TooLarge,
@@ -66,12 +67,19 @@ class Queues:
         """The number of a new queue. With the id of a request that was answered before, the same queue again."""
         request = None if request_id is None else queue_names.draw_of(request_id)
         await self._backend.catch_up_cursors()
-        if self._backend.topic(NUMBERS) is None:
-            # Somebody else may be faster, through another node.
-            with contextlib.suppress(TopicExists):
-                await self._backend.create_topic(NUMBERS, TopicConfig(partitions=1))
+        try:
+            if self._backend.topic(NUMBERS) is None:
+                # Somebody else may be faster, through another node.
+                with contextlib.suppress(TopicExists):
+                    await self._backend.create_topic(NUMBERS, TopicConfig(partitions=1))
+            next_number = self._next_number
+        except NotReplicable:
+            if request is not None:
+                raise
+            # A plain pair replicates messages and nothing else. Only one of the two creates anything.
+            next_number = self._number_behind_all
         for _ in range(_NUMBERS_TRIED):
-            number = await self._next_number(request)
+            number = await next_number(request)
             try:
                 await self._broker.create_topic(queue_names.topic_of(number), TopicConfig(partitions=1))
             except TopicExists:
@@ -92,6 +100,9 @@ class Queues:
         if drawn == OUTDATED_DRAW:
             raise RequestOutdated("a later request of the same sender came before this one")
         return drawn.first
+
+    async def _number_behind_all(self, request: Draw | None) -> int:
+        return max(self.ids(), default=0) + 1
 
     def ids(self) -> list[int]:
         """Of all queues that are known here, in their order."""

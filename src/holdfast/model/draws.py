@@ -35,10 +35,10 @@ OUTDATED_DRAW: Final = Drawn(Offset(-1), 0)
 
 def is_outdated(request: str, last: str) -> bool:
     """Whether a request is older than the last one of its reader, as far as numbers can tell."""
-    if not (request.isdecimal() and last.isdecimal() and request.isascii() and last.isascii()):
+    if (len(request), request) >= (len(last), last):
         return False
-    return (len(request), request) < (len(last), last) if _is_plain(request) and _is_plain(last) else False
+    return _is_number(request) and _is_number(last)
 
 
-def _is_plain(number: str) -> bool:
-    return number[0] != "0" or number == "0"
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and (text[0] != "0" or text == "0")

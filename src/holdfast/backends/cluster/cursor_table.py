@@ -150,7 +150,9 @@ class CursorTable:
         """It is this one's turn; also the position, if it changed, and the rows that changed."""
         key = (draw.topic, draw.name)
         cursor = self._cursors.get(key) or _Cursor({})
-        table = cursor.draws.setdefault(draw.number, DrawTable())
+        table = cursor.draws.get(draw.number)
+        if table is None:
+            table = cursor.draws[draw.number] = DrawTable()
         begin = position = max(draw.start, cursor.decided.get(draw.number, draw.start))
         results: list[Drawn] = []
         rows: list[DrawRow] = []
