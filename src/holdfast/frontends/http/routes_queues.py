@@ -28,6 +28,7 @@ def _route(
     example: dict[str, Any] | None = None,
     raised: tuple[type[errors.HoldfastError], ...] = BODY_ERRORS,
 ) -> Route:
+    shown = None if errors.ReplacedByConsensus in raised else example or {}
     return Route(
         method="POST",
         path=path,
@@ -36,7 +37,7 @@ def _route(
         summary=summary,
         doc=doc,
         handler=handler,
-        bodies=(Content(shape=body, example=example if example is not None else {}),),
+        bodies=(Content(shape=body, example=shown),),
         answers=answers,
         errors=raised,
     )
@@ -59,7 +60,7 @@ QUEUES: Final = (
     ),
     _route(
         "/append",
-        "append",
+        "appendToQueue",
         "Append a value to a queue",
         queue_calls.append,
         schema.Append,
@@ -70,7 +71,7 @@ QUEUES: Final = (
     ),
     _route(
         "/read",
-        "read",
+        "readFromQueue",
         "Read the next message for a client",
         queue_calls.read,
         schema.Read,
@@ -154,7 +155,6 @@ QUEUES: Final = (
         schema.ApplyCreateQueue,
         _NEVER,
         doc=_REPLACED_DOC,
-        example={"queue_id": 1},
         raised=_REPLACED,
     ),
     _route(
@@ -165,7 +165,6 @@ QUEUES: Final = (
         schema.ApplyAppend,
         _NEVER,
         doc=_REPLACED_DOC,
-        example={"message_id": 1, "queue_id": 1, "value": 42},
         raised=_REPLACED,
     ),
     _route(
@@ -176,7 +175,6 @@ QUEUES: Final = (
         schema.ApplySetPointer,
         _NEVER,
         doc=_REPLACED_DOC,
-        example={"queue_id": 1, "client_id": "worker", "message_id": 1},
         raised=_REPLACED,
     ),
 )

@@ -34,8 +34,8 @@ class ShortCall(NamedTuple):
 # By the first line of their requests.
 SHORT_CALLS: Final = {
     b"POST /api/v1/push HTTP/1.1\r\n": ShortCall("push", push.begin_push),
-    b"POST /append HTTP/1.1\r\n": ShortCall("append", queue_calls.begin_append),
-    b"POST /read HTTP/1.1\r\n": ShortCall("read", queue_calls.begin_read),
+    b"POST /append HTTP/1.1\r\n": ShortCall("appendToQueue", queue_calls.begin_append),
+    b"POST /read HTTP/1.1\r\n": ShortCall("readFromQueue", queue_calls.begin_read),
 }
 _FIRST_LINE_BYTES_MAX: Final = max(map(len, SHORT_CALLS))
 
