@@ -83,7 +83,7 @@ def test_body_in_many_pieces_is_joined(server: Server) -> None:
 
 
 def test_refused_body_that_never_ends_is_not_read_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.frontends.http.server.SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr("holdfast.frontends.http.listening.SWEEP_INTERVAL_S", 0.05)
     bounds = Bounds(connections_max=10, refused_body_s=0.3)
     with serving(tmp_path / "data", body_bytes_max=1000, bounds=bounds) as server, connect(server) as raw:
         raw.sendall(HEAD + b"Content-Length: 100000000000\r\n\r\n")
@@ -147,7 +147,7 @@ def test_expect_continue_is_answered_before_the_body_comes(tmp_path: Path) -> No
 def test_request_that_stops_halfway_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes, bound: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("holdfast.frontends.http.server.SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr("holdfast.frontends.http.listening.SWEEP_INTERVAL_S", 0.05)
     with serving(tmp_path / "data", bounds=Bounds(connections_max=10, **bound)) as server, connect(server) as raw:
         raw.sendall(sent)
         began = time.monotonic()
@@ -158,7 +158,7 @@ def test_request_that_stops_halfway_is_ended(
 
 
 def test_headers_that_drip_do_not_hold_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.frontends.http.server.SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr("holdfast.frontends.http.listening.SWEEP_INTERVAL_S", 0.05)
     bounds = Bounds(connections_max=10, headers_timeout_s=0.5)
     with serving(tmp_path / "data", bounds=bounds) as server, connect(server) as raw:
         raw.sendall(b"GET /health HTTP/1.1\r\n")
@@ -170,7 +170,7 @@ def test_headers_that_drip_do_not_hold_a_connection(tmp_path: Path, monkeypatch:
 
 
 def test_body_that_drips_is_taken_while_it_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.frontends.http.server.SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr("holdfast.frontends.http.listening.SWEEP_INTERVAL_S", 0.05)
     body = b'{"messages": [{"value": "slow"}]}'
     bounds = Bounds(connections_max=10, headers_timeout_s=0.3, body_silence_s=0.4)
     with serving(tmp_path / "data", bounds=bounds) as server, connect(server) as raw:
@@ -182,7 +182,7 @@ def test_body_that_drips_is_taken_while_it_moves(tmp_path: Path, monkeypatch: py
 
 
 def test_answer_that_nobody_takes_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.frontends.http.server.SWEEP_INTERVAL_S", 0.05)
+    monkeypatch.setattr("holdfast.frontends.http.listening.SWEEP_INTERVAL_S", 0.05)
     with serving(tmp_path / "data", bounds=Bounds(connections_max=10, write_stall_s=0.5)) as server:
         for _ in range(8):
             server.publish("orders", "x" * 1_000_000)
@@ -193,11 +193,11 @@ def test_answer_that_nobody_takes_is_dropped(tmp_path: Path, monkeypatch: pytest
             b"GET /v1/topics/orders/partitions/0/messages?max_bytes=8000000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         )
         deadline = time.monotonic() + 10
-        while len(server.frontend._connections()) == 0 and time.monotonic() < deadline:
+        while len(server.frontend._listening._connections()) == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
-        while server.frontend._connections() and time.monotonic() < deadline:
+        while server.frontend._listening._connections() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert server.frontend._connections() == []
+        assert server.frontend._listening._connections() == []
         raw.close()
 
 
@@ -238,7 +238,7 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
     with serving(tmp_path / "data", connections_max=3) as server:
         held = [connect(server) for _ in range(3)]
         deadline = time.monotonic() + 5
-        while len(server.frontend._connections()) < 3 and time.monotonic() < deadline:
+        while len(server.frontend._listening._connections()) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         with connect(server) as raw:
             refused = response_on(raw)
@@ -246,7 +246,7 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
         for raw in held:
             raw.close()
         deadline = time.monotonic() + 5
-        while server.frontend._connections() and time.monotonic() < deadline:
+        while server.frontend._listening._connections() and time.monotonic() < deadline:
             time.sleep(0.01)
         metrics = server.get("/metrics").body
         assert b'"holdfast_http_refused_connections_total"' in metrics
@@ -295,7 +295,7 @@ def test_address_that_is_taken_is_named(server: Server, tmp_path: Path) -> None:
 
 
 def test_unknown_host_is_named() -> None:
-    from holdfast.frontends.http.server import _bound
+    from holdfast.frontends.http.listening import _bound
 
     with pytest.raises(OSError, match=r"no\.such\.host\.invalid:8090"):
         asyncio.run(_bound("no.such.host.invalid", 8090))

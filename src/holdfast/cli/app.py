@@ -14,6 +14,7 @@ from holdfast.cli import (
     cursors,
     doctor,
     pair,
+    proxy,
     publish,
     serve,
     spill,
@@ -40,6 +41,7 @@ app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("up", epilog=up.EXAMPLES)(up.up)
 app.command("primary", epilog=pair.PRIMARY_EXAMPLES)(pair.primary)
 app.command("backup", epilog=pair.BACKUP_EXAMPLES)(pair.backup)
+app.command("proxy", epilog=proxy.EXAMPLES)(proxy.proxy)
 app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
 app.add_typer(topics.app, name="topics")

@@ -262,6 +262,12 @@ class NoQuorum(Unavailable):
     code = "no_quorum"
 
 
+class NoGroupAnswers(Unavailable):
+    """Of the brokers behind a proxy, none that could have answered did."""
+
+    code = "no_group_answers"
+
+
 class LeaderChanged(WorldError):
     """The leader was lost before it could tell: what was sent may be stored or not. With ids, send it again."""
 

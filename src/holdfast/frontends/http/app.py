@@ -57,7 +57,7 @@ class App:
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
                 response = self._failed(operation, error)
             self._services.answers[operation, response.status] += 1
-            await _send(response, send, scope["method"], expects_continue=b"expect" in headers)
+            await send_response(response, send, scope["method"], expects_continue=b"expect" in headers)
         finally:
             request.release()
 
@@ -81,7 +81,7 @@ class App:
         return error_response(Internal("the broker failed to do this; its log says why"))
 
 
-async def _send(response: Response, send: Send, method: str, *, expects_continue: bool) -> None:
+async def send_response(response: Response, send: Send, method: str, *, expects_continue: bool) -> None:
     headers = response.headers
     if response.status >= 400 and expects_continue:
         # The body that was asked about may never come: the connection cannot be used for another request.

@@ -26,7 +26,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from holdfast.frontends.http.errors import error_body
-from holdfast.frontends.http.short_way import ShortCall, ShortWay, call_of
+from holdfast.frontends.http.short_way import ShortCall, ShortWay
 from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
 from holdfast.model.limits import KIB
 
@@ -106,7 +106,7 @@ class Connection(HttpToolsProtocol):
             self._held.append(data)
             self.flow.pause_reading()
             return
-        call = call_of(data)
+        call = self._short_way.call_of(data)
         if call is not None and self._is_idle and self._take(call, data):
             return
         self._answered_s = None

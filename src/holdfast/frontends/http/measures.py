@@ -74,7 +74,9 @@ def _of_http(services: Services) -> Iterator[Metric]:
         yield _counter("http_requests", text, count, operation=operation, status=str(status))
     yield _gauge("http_connections", "Open HTTP connections.", services.connections())
     yield _counter(
-        "http_refused_connections", "HTTP connections refused because too many were open.", services.refused_connections
+        "http_refused_connections",
+        "HTTP connections refused because too many were open.",
+        services.refused_connections(),
     )
     yield _gauge("http_tails", "Event streams that are being sent.", services.tails)
     yield _gauge("http_body_bytes", "Bytes of request bodies held in memory.", services.budget.bytes_used)

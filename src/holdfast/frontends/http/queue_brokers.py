@@ -8,7 +8,7 @@ are refused: a message that one node takes without the others is one that the ne
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,17 +24,22 @@ _NUMBERED: Final = re.compile(r"[A-Za-z]+([0-9]{1,15})\Z")
 _URLS_MAX: Final = 1000
 _URL: Final = re.compile(r"https?://[^\s/]+/?\Z")
 
-_heartbeat: Final = msgspec.json.Decoder(schema.Heartbeat)
-_follower_urls: Final = msgspec.json.Decoder(schema.FollowerUrls)
-_peer_urls: Final = msgspec.json.Decoder(schema.PeerUrls)
 _nothing: Final = msgspec.json.Decoder(schema.Nothing)
-_apply_create_queue: Final = msgspec.json.Decoder(schema.ApplyCreateQueue)
-_apply_append: Final = msgspec.json.Decoder(schema.ApplyAppend)
-_apply_set_pointer: Final = msgspec.json.Decoder(schema.ApplySetPointer)
+# What is checked and changes nothing, and what is checked and refused, by path.
+UNDERSTOOD_CALLS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    "/heartbeat": msgspec.json.Decoder(schema.Heartbeat),
+    "/set_follower_urls": msgspec.json.Decoder(schema.FollowerUrls),
+    "/set_peer_urls": msgspec.json.Decoder(schema.PeerUrls),
+}
+REFUSED_CALLS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    "/apply_create_queue": msgspec.json.Decoder(schema.ApplyCreateQueue),
+    "/apply_append": msgspec.json.Decoder(schema.ApplyAppend),
+    "/apply_set_pointer": msgspec.json.Decoder(schema.ApplySetPointer),
+}
 
 
 async def broker_info(services: Services, request: Request) -> Response:
-    await _body(request, _nothing)
+    decoded(_nothing, await _json(request))
     return json_response(info_of(await services.broker.cluster()))
 
 
@@ -69,39 +74,45 @@ def broker_ids(nodes: Collection[str]) -> dict[str, schema.BrokerId]:
 
 
 async def heartbeat(services: Services, request: Request) -> Response:
-    told = await _body(request, _heartbeat)
-    _check_urls("leader_url", [told.leader_url])
+    check_told("/heartbeat", await _json(request))
     return _accepted("the nodes elect their leader; POST /broker_info names it")
 
 
 async def set_follower_urls(services: Services, request: Request) -> Response:
-    _check_urls("follower_urls", (await _body(request, _follower_urls)).follower_urls)
+    check_told("/set_follower_urls", await _json(request))
     return _accepted("the consensus replicates to all nodes of the cluster; GET /v1/cluster names them")
 
 
 async def set_peer_urls(services: Services, request: Request) -> Response:
-    _check_urls("peer_urls", (await _body(request, _peer_urls)).peer_urls)
+    check_told("/set_peer_urls", await _json(request))
     return _accepted("the nodes know each other by their settings; GET /v1/cluster names them")
 
 
 async def apply_create_queue(services: Services, request: Request) -> Response:
-    await _body(request, _apply_create_queue)
+    decoded(REFUSED_CALLS["/apply_create_queue"], await _json(request))
     raise _replaced("/create_queue")
 
 
 async def apply_append(services: Services, request: Request) -> Response:
-    await _body(request, _apply_append)
+    decoded(REFUSED_CALLS["/apply_append"], await _json(request))
     raise _replaced("/append")
 
 
 async def apply_set_pointer(services: Services, request: Request) -> Response:
-    await _body(request, _apply_set_pointer)
+    decoded(REFUSED_CALLS["/apply_set_pointer"], await _json(request))
     raise _replaced("/read")
 
 
-async def _body(request: Request, decoder: msgspec.json.Decoder[Any]) -> Any:
+async def _json(request: Request) -> bytes:
     request.require_type(JSON_TYPE)
-    return decoded(decoder, await request.body())
+    return await request.body()
+
+
+def check_told(path: str, body: bytes) -> None:
+    """Check the body of a call that changes nothing. Raises `BadJson`, `BadValue`."""
+    for field, told in msgspec.structs.asdict(decoded(UNDERSTOOD_CALLS[path], body)).items():
+        if field.endswith(("_url", "_urls")):
+            _check_urls(field, [told] if isinstance(told, str) else told)
 
 
 def _check_urls(field: str, urls: list[str]) -> None:

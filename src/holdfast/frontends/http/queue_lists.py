@@ -19,7 +19,7 @@ from holdfast.frontends.http.queue_calls import value_fields
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TopicName
-from holdfast.model.limits import KIB
+from holdfast.model.limits import HTTP_READ_BYTES_MAX, KIB
 from holdfast.model.messages import StoredMessage
 
 _queues_decoder: Final = msgspec.json.Decoder(schema.QueuesWanted)
@@ -63,12 +63,14 @@ async def get_all_messages(services: Services, request: Request) -> Response:
         head = [(b"content-type", JSON_TYPE.encode()), NO_STORE]
         return Response(200, head, stream=_listed(b"messages", _written(services, stretches)))
     found: list[bytes] = []
+    size = 0
     last: schema.MessagePlace | None = None
     async for queue_id, messages in _messages(services, stretches, wanted.limit + 1):
         for message in messages:
-            if len(found) == wanted.limit:
+            if len(found) == wanted.limit or size > HTTP_READ_BYTES_MAX:
                 return json_text(b'{"messages":[%b],"next":%b}' % (b",".join(found), _encode(last)))
             found.append(_listed_message(queue_id, message))
+            size += len(found[-1])
             last = schema.MessagePlace(queue_id, message.offset + 1)
     return json_text(b'{"messages":[%b],"next":null}' % b",".join(found))
 

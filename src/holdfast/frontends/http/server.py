@@ -1,43 +1,41 @@
-"""The HTTP server: its socket, its connections, and how it ends.
-
-uvicorn's protocol classes run here without uvicorn's `Server`: that one installs signal handlers, wakes
-ten times a second to look whether it should stop, and takes three tenths of a second to do so. The
-broker has one event loop and one place that handles signals, and this is neither.
-"""
+"""The HTTP front end of one broker, put together: its calls, its short way, its description, and where it listens."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import socket
 from collections.abc import Callable, Collection
-from typing import Any, Final, cast
+from functools import partial
+from typing import Final
 
 import msgspec
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
 from holdfast.broker.broker import Broker
+from holdfast.frontends.http import push, queue_calls
 from holdfast.frontends.http.app import App
-from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connection
+from holdfast.frontends.http.connection import Bounds
 from holdfast.frontends.http.exchange import BodyBudget
+from holdfast.frontends.http.listening import Application, Listening
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.schema import Info
 from holdfast.frontends.http.services import Log, Services
-from holdfast.frontends.http.short_way import ShortWay
+from holdfast.frontends.http.short_way import ShortCall, ShortWay
 from holdfast.model.limits import CONNECTIONS_MAX, HTTP_BODY_BYTES_MAX
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
 from holdfast.transactions.service import Transactions
 
-# A reconnecting herd is as large as the clients are many; the kernel's own bound applies as well.
-BACKLOG: Final = 4096
-# Longer than most clients keep an idle connection: the side that sends next should be the one to close.
-KEEP_ALIVE_S: Final = 75
 # So many of the largest bodies may be in memory at once; many more of the usual ones.
 LARGEST_BODIES_HELD: Final = 8
+
+
+def short_calls(services: Services) -> dict[bytes, ShortCall]:
+    """The calls that may go the short way, by the first line of their requests."""
+    return {
+        b"POST /api/v1/push HTTP/1.1\r\n": ShortCall("push", partial(push.begin_push, services)),
+        b"POST /append HTTP/1.1\r\n": ShortCall("appendToQueue", partial(queue_calls.begin_append, services)),
+        b"POST /read HTTP/1.1\r\n": ShortCall("readFromQueue", partial(queue_calls.begin_read, services)),
+    }
 
 
 class HttpFrontend:
@@ -62,136 +60,25 @@ class HttpFrontend:
             broker, info=info, metrics_source=metrics_source, log=log, budget=budget, transactions=transactions
         )
         self._services.file_buffer = file_buffer
-        self._services.connections = lambda: len(self._state.connections)
-        self._bounds = bounds or Bounds(connections_max=connections_max)
-        self._host_names_allowed = host_names_allowed
-        self._logger = _logger_to(log)
-        self._state = ServerState()
-        # In every answer, those included that uvicorn writes: nobody may guess that JSON is a page.
-        self._state.default_headers = [(b"x-content-type-options", b"nosniff")]
-        self._servers: list[asyncio.Server] = []
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._no_connections = asyncio.Event()
+        self._listening = Listening(
+            self._served,
+            log=log,
+            bounds=bounds or Bounds(connections_max=connections_max),
+            host_names_allowed=host_names_allowed,
+        )
+        self._services.connections = lambda: self._listening.connections
+        self._services.refused_connections = lambda: self._listening.refused_connections
+
+    def _served(self, origin: OriginRule) -> tuple[Application, ShortWay]:
+        app = App(self._services, ROUTES, origin)
+        return app, ShortWay(self._services, short_calls(self._services), origin)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen, on one more address; the answer has the port that was really taken. Raises `OSError`."""
-        listener = await _bound(host, port)
-        address: tuple[str, int] = listener.getsockname()[:2]
         self._services.description = msgspec.json.encode(document(ROUTES))
-        origin = OriginRule(address[0], self._host_names_allowed)
-        app = App(self._services, ROUTES, origin)
-        short_way = ShortWay(self._services, origin)
-        config = Config(
-            cast(Any, app),
-            http="httptools",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-        )
-        config.load()
-
-        def connection() -> Connection:
-            return Connection(
-                config,
-                self._state,
-                bounds=self._bounds,
-                short_way=short_way,
-                logger=self._logger,
-                on_refused=self._refused,
-                on_lost=self._lost,
-            )
-
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_server(connection, sock=listener, backlog=BACKLOG))
-        if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-        return address
+        return await self._listening.start(host, port)
 
     async def stop(self, drain_s: float) -> None:
         """Take nothing new, end polls and streams, let publishes finish for `drain_s`, then cut what is left."""
-        if not self._servers:
-            return
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + drain_s
         self._services.stop_waits()
-        for server in self._servers:
-            server.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-        for connection in self._connections():
-            connection.shutdown()
-        # An answer that is done closes its connection; so when none is left, nothing is.
-        self._lost()
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._no_connections.wait()
-        except TimeoutError:
-            pass
-        for connection in self._connections():
-            connection.transport.abort()
-        tasks = list(self._state.tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _connections(self) -> list[Connection]:
-        return cast(list[Connection], list(self._state.connections))
-
-    def _refused(self) -> None:
-        self._services.refused_connections += 1
-
-    def _lost(self) -> None:
-        if self._services.stopping and not self._state.connections:
-            self._no_connections.set()
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        now_s = loop.time()
-        for connection in self._connections():
-            connection.sweep(now_s)
-        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
-
-
-async def _bound(host: str, port: int) -> socket.socket:
-    """A socket on that address, or an `OSError` that says which address it was."""
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A restarted broker must get its port back while old connections are still in TIME_WAIT.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise OSError(error.errno, error.strerror, f"{host}:{port}") from error
-    listener.setblocking(False)
-    return listener
-
-
-class _Forward(logging.Handler):
-    """What uvicorn has to say goes where this front end says things."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.ERROR)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, asyncio.CancelledError):
-            self._log("http_connection_failed", message=record.getMessage().strip(), error=repr(error))
-
-
-def _logger_to(log: Log) -> logging.Logger:
-    """A logger of its own, outside the tree of loggers, so that nothing is printed behind our back."""
-    logger = logging.Logger("holdfast.http", logging.ERROR)
-    logger.addHandler(_Forward(log))
-    return logger
+        await self._listening.stop(drain_s)

@@ -63,7 +63,7 @@ class Services:
         self.stopping = False
         self.answers: Counter[tuple[str, int]] = Counter()
         self.connections: Callable[[], int] = lambda: 0
-        self.refused_connections = 0
+        self.refused_connections: Callable[[], int] = lambda: 0
         self.tails = 0
         self.metrics_source = metrics_source
         self.pushes = Pushes(broker, log)
@@ -71,6 +71,11 @@ class Services:
         # What the broker keeps while its store is away; none where it keeps nothing.
         self.file_buffer: Callable[[], FileBuffer] | None = None
         self._waits: set[asyncio.Task[bool]] = set()
+
+    @property
+    def errors(self) -> Counter[str]:
+        """How often each code was answered with."""
+        return self.broker.stats.errors
 
     def delivers_from(self, topic: str) -> TopicName:
         """The topic that readers of `topic` get.

@@ -10,34 +10,39 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from holdfast.frontends.http import push, queue_calls
 from holdfast.frontends.http.errors import error_response
-from holdfast.frontends.http.exchange import JSON_TYPE, Response
+from holdfast.frontends.http.exchange import JSON_TYPE, BodyBudget, Response
 from holdfast.frontends.http.origin import OriginRule
-from holdfast.frontends.http.services import Services
 from holdfast.model.errors import HoldfastError, Internal
 from holdfast.model.limits import KIB
+
+Begun = tuple[asyncio.Future[Any], Callable[[Any], Response]]
 
 
 class ShortCall(NamedTuple):
     """A call that may go this way. `begin` gives a future, and what makes an answer of it; or none: the general way."""
 
     operation: str
-    begin: Callable[[Services, bytes], tuple[asyncio.Future[Any], Callable[[Any], Response]] | None]
+    begin: Callable[[bytes], Begun | None]
 
 
-# By the first line of their requests.
-SHORT_CALLS: Final = {
-    b"POST /api/v1/push HTTP/1.1\r\n": ShortCall("push", push.begin_push),
-    b"POST /append HTTP/1.1\r\n": ShortCall("appendToQueue", queue_calls.begin_append),
-    b"POST /read HTTP/1.1\r\n": ShortCall("readFromQueue", queue_calls.begin_read),
-}
-_FIRST_LINE_BYTES_MAX: Final = max(map(len, SHORT_CALLS))
+class Desk(Protocol):
+    """Whose calls these are: what its requests hold, and what is counted and said of them."""
+
+    budget: BodyBudget
+    answers: Counter[tuple[str, int]]
+
+    @property
+    def errors(self) -> Counter[str]: ...
+
+    def log(self, event: str, /, **fields: object) -> None: ...
+
 
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,7})\r\n")
@@ -49,19 +54,21 @@ _HEADS_MAX: Final = 256
 _HEAD_BYTES_MAX: Final = 4 * KIB
 
 
-def call_of(data: bytes) -> ShortCall | None:
-    """The call that these bytes begin, if it is one that may go this way."""
-    end = data.find(b"\r\n", 0, _FIRST_LINE_BYTES_MAX)
-    return None if end < 0 else SHORT_CALLS.get(data[: end + 2])
-
-
 class ShortWay:
     """What all connections of one address share."""
 
-    def __init__(self, services: Services, origin: OriginRule) -> None:
-        self._services = services
+    def __init__(self, desk: Desk, calls: Mapping[bytes, ShortCall], origin: OriginRule) -> None:
+        self._desk = desk
+        # By the first line of their requests.
+        self._calls = calls
+        self._first_line_bytes_max = max(map(len, calls), default=0)
         self._origin = origin
         self._heads: dict[bytes, bool] = {}
+
+    def call_of(self, data: bytes) -> ShortCall | None:
+        """The call that these bytes begin, if it is one that may go this way."""
+        end = data.find(b"\r\n", 0, self._first_line_bytes_max)
+        return None if end < 0 else self._calls.get(data[: end + 2])
 
     def body_of(self, data: bytes) -> bytes | None:
         """The body of a request that may go this way; none if it may not."""
@@ -71,7 +78,7 @@ class ShortWay:
         length = _LENGTH.search(data, 0, end + 2)
         if length is None or len(data) != end + len(_HEAD_END) + int(length[1]):
             return None
-        if int(length[1]) > self._services.budget.request_bytes_max:
+        if int(length[1]) > self._desk.budget.request_bytes_max:
             return None
         # All but the length: it is the same for all requests of a client.
         head = data[: length.start(1)] + data[length.end(1) : end]
@@ -104,14 +111,14 @@ class ShortWay:
 
     def take(self, call: ShortCall, body: bytes, on_answer: Callable[[bytes], None]) -> bool:
         """Do a call, and call back with what is to be written. False if it has to go the general way."""
-        budget = self._services.budget
+        budget = self._desk.budget
         try:
             budget.take(len(body))
         except HoldfastError as error:
             on_answer(self._refused(call, error))
             return True
         try:
-            begun = call.begin(self._services, body)
+            begun = call.begin(body)
         except HoldfastError as error:
             budget.bytes_used -= len(body)
             on_answer(self._refused(call, error))
@@ -134,15 +141,15 @@ class ShortWay:
         except HoldfastError as error:
             return self._refused(call, error)
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
-            self._services.log("http_request_failed", operation=call.operation, error=repr(error))
+            self._desk.log("http_request_failed", operation=call.operation, error=repr(error))
             return self._refused(call, Internal("the broker failed to do this; its log says why"))
 
     def _refused(self, call: ShortCall, error: HoldfastError) -> bytes:
-        self._services.broker.stats.errors[error.code] += 1
+        self._desk.errors[error.code] += 1
         return self._written(call, error_response(error))
 
     def _written(self, call: ShortCall, response: Response) -> bytes:
-        self._services.answers[call.operation, response.status] += 1
+        self._desk.answers[call.operation, response.status] += 1
         fields = b"".join(b"%b: %b\r\n" % field for field in response.headers)
         return b"%bx-content-type-options: nosniff\r\n%bcontent-length: %d\r\n\r\n%b" % (
             STATUS_LINE[response.status],

@@ -1,0 +1,96 @@
+"""Which group has a topic: looked up, since it was made when there may have been other groups; remembered for seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from holdfast.broker.queue_names import queue_id_of, topic_of
+from holdfast.model.errors import NoGroupAnswers, QueueNotFound, TopicNotFound
+from holdfast.proxy.groups import Group, heaviest
+from holdfast.proxy.queues import QueueCalls
+from holdfast.proxy.relay import asked
+
+_REMEMBERED_S: Final = 10.0
+_REMEMBERED_MAX: Final = 10_000
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+
+
+class Place(NamedTuple):
+    """A group, and what a topic is called there."""
+
+    group: Group
+    topic: str
+
+
+class Places:
+    """Finds topics among the groups."""
+
+    def __init__(self, groups: Sequence[Group], queues: QueueCalls) -> None:
+        self._groups = groups
+        self._queues = queues
+        self._known: OrderedDict[str, tuple[Group, float]] = OrderedDict()
+        self._looking: dict[str, asyncio.Task[Group | None]] = {}
+
+    async def find(self, topic: str, *, or_new: bool) -> Place:
+        """Where it is; a new one goes to the group with the highest weight. Raises `TopicNotFound`, `NoGroupAnswers`."""
+        number = queue_id_of(topic)
+        if number is not None:
+            try:
+                group, local = self._queues.place_of(number)
+            except QueueNotFound as error:
+                raise TopicNotFound(f"{error.message}; names like {topic} are those of queues") from None
+            return Place(group, topic_of(local))
+        if not _NAME.match(topic):
+            # What is wrong with it, a broker says best.
+            return Place(heaviest(self._groups, topic), topic)
+        now_s = asyncio.get_running_loop().time()
+        known = self._known.get(topic)
+        if known is not None and now_s - known[1] < _REMEMBERED_S:
+            return Place(known[0], topic)
+        found = await self._looked_up(topic)
+        if found is None:
+            if not or_new:
+                raise TopicNotFound(f"none of the groups has a topic {topic}; publish to it or create it")
+            return Place(heaviest(self._groups, topic), topic)
+        self._known[topic] = (found, now_s)
+        self._known.move_to_end(topic)
+        if len(self._known) > _REMEMBERED_MAX:
+            self._known.popitem(last=False)
+        return Place(found, topic)
+
+    def forget(self, topic: str) -> None:
+        self._known.pop(topic, None)
+
+    async def _looked_up(self, topic: str) -> Group | None:
+        """Those who ask at the same time share one look."""
+        looking = self._looking.get(topic)
+        if looking is None:
+            looking = self._looking[topic] = asyncio.get_running_loop().create_task(self._look(topic))
+            looking.add_done_callback(lambda _: self._looking.pop(topic, None))
+        return await asyncio.shield(looking)
+
+    async def _look(self, topic: str) -> Group | None:
+        if len(self._groups) == 1:
+            return self._groups[0]
+        path = f"/v1/topics/{topic}".encode()
+        answers = await asyncio.gather(*(asked(group, path) for group in self._groups), return_exceptions=True)
+        having, silent = [], []
+        for group, answer in zip(self._groups, answers, strict=True):
+            if isinstance(answer, BaseException):
+                silent.append(group.name)
+            elif answer.status == 200:
+                having.append(group)
+            elif answer.status != 404:
+                silent.append(group.name)
+        if having:
+            return heaviest(having, topic)
+        if silent:
+            # It may be there: made anew elsewhere it would be two.
+            raise NoGroupAnswers(
+                f"topic {topic} is in none of the groups that answer, and {', '.join(silent)} cannot be asked; try again"
+            )
+        return None

@@ -1,0 +1,163 @@
+"""The queue interface through a proxy: each queue is in one group, which follows from its id alone.
+
+A queue's id here is its number in its group times 1024, and the group's slot, which follows from the group's name. So no
+proxy has to remember anything, and one more group changes no id. Every call gets an id where its client gave none: what
+is sent again, because nobody knows what became of it, is stored once, and reads the same message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.broker.queue_names import QUEUE_ID_MAX
+from holdfast.frontends.http import queue_schema as schema
+from holdfast.frontends.http.errors import body_error
+from holdfast.frontends.http.exchange import NO_STORE, Response
+from holdfast.model.errors import NoGroupAnswers, QueueNotFound
+from holdfast.proxy.groups import Group
+from holdfast.proxy.settings import SLOTS
+from holdfast.proxy.upstream import Answer
+
+_decode_append: Final = msgspec.json.Decoder(schema.Append).decode
+_decode_read: Final = msgspec.json.Decoder(schema.Read).decode
+_decode_create: Final = msgspec.json.Decoder(schema.CreateQueue).decode
+_decode_created: Final = msgspec.json.Decoder(schema.CreatedQueue).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+_KEPT_HEADERS: Final = frozenset((b"content-type", b"retry-after"))
+
+
+class Readers:
+    """Names to ask under, one for each request that is under way: a broker remembers the last request of each."""
+
+    def __init__(self) -> None:
+        self._prefix = uuid.uuid4().hex[:16]
+        self._numbers = itertools.count(1)
+        self._made = 0
+        self._free: list[str] = []
+
+    def take(self) -> str:
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return f"{self._prefix}-{self._made}"
+
+    def request_id(self, reader: str) -> str:
+        """Numbers rise over all readers, and so for each of them."""
+        return f"{reader}:{next(self._numbers)}"
+
+    def give_back(self, reader: str) -> None:
+        self._free.append(reader)
+
+
+class QueueCalls:
+    """Append, read and create, each to the group that it is for."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self._groups = groups
+        self._by_slot = {group.slot: group for group in groups}
+        self._readers = Readers()
+        self._prefix = uuid.uuid4().hex
+        self._appends = itertools.count(1)
+        self._turn = 0
+
+    def place_of(self, queue_id: int) -> tuple[Group, int]:
+        """The group that has a queue, and its number there. Raises `QueueNotFound`."""
+        number, slot = divmod(queue_id, SLOTS)
+        group = self._by_slot.get(slot)
+        if group is None or number < 1:
+            raise QueueNotFound(
+                f"none of the groups of this proxy has a queue {queue_id}; POST /create_queue makes one"
+            )
+        return group, number
+
+    # --- the short way: see `frontends.http.short_way` --------------------------------------------------
+
+    def begin_append(self, body: bytes) -> tuple[asyncio.Future[Response], Callable[[Response], Response]]:
+        try:
+            wanted = _decode_append(body)
+            body.decode()
+        except (ValueError, RecursionError) as error:
+            raise body_error(error, body) from None
+        group, number = self.place_of(wanted.queue_id)
+        message_id = wanted.id if wanted.id is not None else f"{self._prefix}-{next(self._appends)}"
+        told = b'{"queue_id":%d,"value":%b,"id":%b}' % (number, wanted.value, _encode(message_id))
+        return asyncio.ensure_future(self._asked(group, b"/append", told, wanted.queue_id)), _as_it_is
+
+    def begin_read(self, body: bytes) -> tuple[asyncio.Future[Response], Callable[[Response], Response]]:
+        try:
+            wanted = _decode_read(body)
+        except (ValueError, RecursionError) as error:
+            raise body_error(error, body) from None
+        group, number = self.place_of(wanted.queue_id)
+        return asyncio.ensure_future(self._read(group, number, wanted)), _as_it_is
+
+    async def _read(self, group: Group, number: int, wanted: schema.Read) -> Response:
+        reader = None
+        request_id = wanted.request_id
+        if request_id is None:
+            reader = self._readers.take()
+            request_id = self._readers.request_id(reader)
+        try:
+            told = b'{"queue_id":%d,"client_id":%b,"request_id":%b}' % (
+                number,
+                _encode(wanted.client_id),
+                _encode(request_id),
+            )
+            return await self._asked(group, b"/read", told, wanted.queue_id)
+        finally:
+            if reader is not None:
+                self._readers.give_back(reader)
+
+    async def _asked(self, group: Group, path: bytes, body: bytes, queue_id: int) -> Response:
+        answer = await group.call(path, body)
+        if answer.status == 404:
+            raise QueueNotFound(f"there is no queue {queue_id}; POST /create_queue makes one and answers with its id")
+        return response_of(answer)
+
+    # --- creating -----------------------------------------------------------------------------------
+
+    async def create(self, body: bytes) -> Response:
+        """In the next group that is well; which one that is follows from the id, where the client gives one."""
+        try:
+            wanted = _decode_create(body)
+        except (ValueError, RecursionError) as error:
+            raise body_error(error, body) from None
+        if wanted.request_id is not None:
+            # Sent again through another proxy, it has to reach the same group.
+            group = max(self._groups, key=lambda each: each.weight(f"create\n{wanted.request_id}"))
+            return self._created(group, await group.call(b"/create_queue", body))
+        reader = self._readers.take()
+        try:
+            told = _encode({"request_id": self._readers.request_id(reader)})
+            self._turn += 1
+            count = len(self._groups)
+            rotated = [self._groups[(self._turn + place) % count] for place in range(count)]
+            group = sorted(rotated, key=lambda each: not each.is_up)[0]
+            return self._created(group, await group.call(b"/create_queue", told))
+        finally:
+            self._readers.give_back(reader)
+
+    def _created(self, group: Group, answer: Answer) -> Response:
+        if answer.status != 200:
+            return response_of(answer)
+        queue_id = _decode_created(answer.body).queue_id * SLOTS + group.slot
+        if queue_id > QUEUE_ID_MAX:
+            raise NoGroupAnswers(f"group {group.name} has given all numbers that a proxy can pass on")
+        return response_of(answer._replace(body=b'{"queue_id":%d}' % queue_id))
+
+
+def response_of(answer: Answer) -> Response:
+    """A node's answer, as it is."""
+    headers = [field for field in answer.headers if field[0] in _KEPT_HEADERS]
+    return Response(answer.status, [*headers, NO_STORE], answer.body)
+
+
+def _as_it_is(response: Response) -> Any:
+    return response
