@@ -185,10 +185,8 @@ class Proxy:
     async def _list_topics(self) -> Response:
         found: list[dict[str, Any]] = []
         for group in self.groups:
-            found += [
-                {**each, "group": group.name}
-                for each in _listed_decoder.decode((await asked(group, _TOPICS)).body).topics
-            ]
+            listed = _listed_decoder.decode((await asked(group, _TOPICS)).body).topics
+            found += [{**each, "group": group.name} for each in listed]
         return json_response({"topics": sorted(found, key=lambda each: (each["topic"], each["group"]))})
 
     # --- itself -------------------------------------------------------------------------------------

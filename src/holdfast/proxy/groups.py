@@ -1,8 +1,8 @@
 """Groups of nodes: who of them is well, and calls that are tried until one of them answers.
 
-Only calls that may arrive twice go through `Group.call`: whoever calls has put an id into them. Any node of a group takes
-everything and passes on what another one leads, so all that are well take turns. One that does not answer, or says that it
-cannot now, is passed over for the next one, until patience ends.
+Only calls that may arrive twice go through `Group.call`: whoever calls has put an id into them. Any node of a group
+takes everything and passes on what another one leads, so all that are well take turns. One that does not answer, or
+says that it cannot now, is passed over for the next one, until patience ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which group has a topic: looked up, since it was made when there may have been other groups; remembered for seconds."""
+"""Which group has a topic: looked up, since it may be older than some of the groups, and remembered for seconds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Places:
         self._looking: dict[str, asyncio.Task[Group | None]] = {}
 
     async def find(self, topic: str, *, or_new: bool) -> Place:
-        """Where it is; a new one goes to the group with the highest weight. Raises `TopicNotFound`, `NoGroupAnswers`."""
+        """Where it is, or where a new one goes to. Raises `TopicNotFound`, `NoGroupAnswers`."""
         number = queue_id_of(topic)
         if number is not None:
             try:
@@ -91,6 +91,6 @@ class Places:
         if silent:
             # It may be there: made anew elsewhere it would be two.
             raise NoGroupAnswers(
-                f"topic {topic} is in none of the groups that answer, and {', '.join(silent)} cannot be asked; try again"
+                f"no group that answers has topic {topic}, and {', '.join(silent)} cannot be asked; try again"
             )
         return None

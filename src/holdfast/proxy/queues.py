@@ -1,8 +1,8 @@
 """The queue interface through a proxy: each queue is in one group, which follows from its id alone.
 
-A queue's id here is its number in its group times 1024, and the group's slot, which follows from the group's name. So no
-proxy has to remember anything, and one more group changes no id. Every call gets an id where its client gave none: what
-is sent again, because nobody knows what became of it, is stored once, and reads the same message.
+A queue's id here is its number in its group times 1024, and the group's slot, which follows from the group's name. So
+no proxy has to remember anything, and one more group changes no id. Every call gets an id where its client gave none:
+what is sent again, because nobody knows what became of it, is stored once, and reads the same message.
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class QueueCalls:
         number, slot = divmod(queue_id, SLOTS)
         group = self._by_slot.get(slot)
         if group is None or number < 1:
-            raise QueueNotFound(
-                f"none of the groups of this proxy has a queue {queue_id}; POST /create_queue makes one"
-            )
+            raise QueueNotFound(f"no group of this proxy has a queue {queue_id}; POST /create_queue makes one")
         return group, number
 
     # --- the short way: see `frontends.http.short_way` --------------------------------------------------

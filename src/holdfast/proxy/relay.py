@@ -106,16 +106,14 @@ class Relay:
     async def _head(self, node: Node, connection: NodeConnection) -> Head:
         head = connection.begin(self._request_head(node), is_without_body=self._method == "HEAD")
         if not self._has_body:
-            return await asyncio.wait_for(head, _HEAD_S)
+            return await _in_time(head)
         sending = asyncio.ensure_future(self._send_body(connection))
         try:
             # A node may refuse a body before it has all of it.
             await asyncio.wait((head, sending), return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
+            if sending.done() and not head.done():
                 sending.result()
-            return await asyncio.wait_for(head, _HEAD_S)
-        except TimeoutError:
-            raise NodeFailed(f"no answer within {_HEAD_S:g} s", sent=True) from None
+            return await _in_time(head)
         finally:
             if not sending.done():
                 sending.cancel()
@@ -157,6 +155,9 @@ class Relay:
         headers: HeaderList = [
             field for field in head.headers if field[0] not in _HOP_BY_HOP and field[0] != b"x-content-type-options"
         ]
+        if self._method == "HEAD":
+            node.give_back(connection)
+            return Response(head.status, headers, stream=_nothing())
         return Response(head.status, headers, stream=self._pieces(node, connection))
 
     async def _pieces(self, node: Node, connection: NodeConnection) -> AsyncGenerator[bytes, None]:
@@ -175,6 +176,18 @@ class Relay:
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] == "http.request":
             pass
+
+
+async def _in_time(head: asyncio.Future[Head]) -> Head:
+    try:
+        return await asyncio.wait_for(head, _HEAD_S)
+    except TimeoutError:
+        raise NodeFailed(f"no answer within {_HEAD_S:g} s", sent=True) from None
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    return
+    yield b""
 
 
 def _drop(node: Node, connection: NodeConnection, _head: Head) -> None:

@@ -75,9 +75,7 @@ def _check_apart(groups: Sequence[GroupSettings]) -> None:
     for group in groups:
         other = by_slot.setdefault(group.slot, group.name)
         if other != group.name or sum(each.name == group.name for each in groups) > 1:
-            raise ConfigError(
-                f"groups {other} and {group.name} have the same slot {group.slot}; call the new one otherwise"
-            )
+            raise ConfigError(f"groups {other} and {group.name} have the same slot {group.slot}; rename the new one")
         for address in group.nodes:
             if addresses.setdefault(address, group.name) != group.name:
                 raise ConfigError(f"{address} is in the groups {addresses[address]} and {group.name}; it can be in one")
