@@ -39,6 +39,7 @@ ALL: tuple[Work, ...] = (
     cluster_idle.IDLE,
     queue.APPENDS,
     queue.READS,
+    queue.PROXY,
     pair.PUBLISH,
     pair.LATENCY,
     pair_failover.KILL,

@@ -1,15 +1,20 @@
 """Numbered queues on three nodes: one message a request, by clients that are spread over the nodes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
-from benchmarks.load import http, queue
+from benchmarks.load import http, latency, queue
+from benchmarks.load.latency import ClosedLoop
 from benchmarks.load.queue import QueueLoad
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, holdfast_cluster
 from benchmarks.peers.holdfast_cluster import HoldfastCluster
+from benchmarks.process import HOST, free_port, running, scratch
 
 CLIENTS = 32
 APPEND = "Holdfast"
+PROXIED = "Holdfast behind its proxy"
 OWN = "Holdfast, a pointer for each client"
 SHARED = "Holdfast, one pointer for all clients"
 # More than can be read in the time that a run has.
@@ -49,6 +54,49 @@ def _read(is_shared: bool, settings: Settings) -> Measured:
         return _measured(cluster, settings, requests)
 
 
+@contextmanager
+def _proxy(settings: Settings, broker_port: int) -> Iterator[int]:
+    """A proxy before one broker, on this port."""
+    with scratch(settings.directory) as directory:
+        ready_path = directory / "ready.json"
+        port = free_port()
+        command = [
+            holdfast.binary() or "holdfast",
+            "proxy",
+            *("--listen", f"{HOST}:{port}"),
+            *("--groups", f"g={HOST}:{broker_port}"),
+            *("--ready-file", str(ready_path)),
+            "--quiet",
+        ]
+        with running(command, directory) as server:
+            server.wait_until(ready_path.exists)
+            yield port
+
+
+def _p50_us(settings: Settings, port: int) -> float:
+    made = http.ask(port, queue.request("/create_queue", "{}"))["queue_id"]
+    load = ClosedLoop(
+        port=port,
+        dial=http.dial,
+        replies=partial(http.PublishReplies, 1),
+        requests=(queue.request("/append", f'{{"queue_id":{made},"value":42}}'),),
+        seconds=settings.seconds / 2,
+    )
+    return generate(settings, latency.run, load).p50_us
+
+
+def _proxied(settings: Settings) -> Measured:
+    """Both ways to one broker, one after the other: what is in between is the proxy."""
+    with (
+        holdfast.serve(settings.directory, "none") as broker,
+        _proxy(settings, broker.http_port) as port,
+    ):
+        direct_us = _p50_us(settings, broker.http_port)
+        proxied_us = _p50_us(settings, port)
+    figures = {"added_us": proxied_us - direct_us, "direct_p50_us": direct_us, "proxied_p50_us": proxied_us}
+    return Measured(figures, "1 client, any core")
+
+
 APPENDS = Work(
     name="queue-append",
     title="Three nodes, numbered queues: one append a request",
@@ -67,4 +115,12 @@ READS = Work(
         Contender(SHARED, holdfast.NAME, "--sync group on all three", partial(_read, True)),
         Contender(OWN, holdfast.NAME, "--sync group on all three", partial(_read, False)),
     ),
+)
+PROXY = Work(
+    name="proxy",
+    title="One append at a time through a proxy: what it adds to the p50",
+    figure="added_us",
+    better="lower",
+    reference=PROXIED,
+    contenders=(Contender(PROXIED, holdfast.NAME, "--sync none", _proxied),),
 )

@@ -144,12 +144,12 @@ class Proxy:
         return json_response(schema.Accepted(ok=True, changed=False, note=told))
 
     async def _append(self, body: bytes) -> Response:
-        done, _ = self._queues.begin_append(body)
-        return await done
+        done, response_of = self._queues.begin_append(body)
+        return response_of(await done)
 
     async def _read(self, body: bytes) -> Response:
-        done, _ = self._queues.begin_read(body)
-        return await done
+        done, response_of = self._queues.begin_read(body)
+        return response_of(await done)
 
     # --- topics -------------------------------------------------------------------------------------
 

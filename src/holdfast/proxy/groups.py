@@ -55,6 +55,31 @@ class Group:
         rotated = [self.nodes[(self._turn + place) % count] for place in range(count)]
         return sorted(rotated, key=lambda node: not node.is_up) if count > 1 else rotated
 
+    def begin(self, path: bytes, body: bytes) -> asyncio.Future[Answer]:
+        """As `call`. Where a connection is there, the request leaves at once, and without a task if all goes well."""
+        loop = asyncio.get_running_loop()
+        node = self.in_turn()[0]
+        connection = node.take_idle() if node.is_up else None
+        if connection is None:
+            return loop.create_task(self.call(path, body))
+        result: asyncio.Future[Answer] = loop.create_future()
+        timer = loop.call_later(self._settings.attempt_s, connection.abort)
+
+        def answered(answer: Answer | NodeFailed) -> None:
+            timer.cancel()
+            node.give_back(connection)
+            if result.done():
+                return
+            if isinstance(answer, Answer) and answer.status != _UNAVAILABLE:
+                result.set_result(answer)
+                return
+            self._counts["retries"] += 1
+            trying = loop.create_task(self.call(path, body))
+            trying.add_done_callback(lambda done: _pass_on(done, result))
+
+        connection.ask(node.request(path, body), answered)
+        return result
+
     async def call(self, path: bytes, body: bytes, patience_s: float | None = None) -> Answer:
         """Have a node do it; sent again where nobody knows. Raises `NoGroupAnswers`."""
         loop = asyncio.get_running_loop()
@@ -113,6 +138,17 @@ class Group:
             node.problem = str(error)
         if was_up != node.is_up:
             log("node_up" if node.is_up else "node_down", group=self.name, node=str(node.address), why=node.problem)
+
+
+def _pass_on(done: asyncio.Task[Answer], result: asyncio.Future[Answer]) -> None:
+    if result.done():
+        return
+    if done.cancelled():
+        result.cancel()
+    elif (error := done.exception()) is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(done.result())
 
 
 def heaviest(groups: Sequence[Group], topic: str) -> Group:

@@ -35,28 +35,33 @@ class Node:
     def connections(self) -> int:
         return self._open
 
-    async def take(self) -> NodeConnection:
-        """A connection to use alone; `give_back` afterwards. Raises `NodeFailed`, `Overloaded`."""
+    def take_idle(self) -> NodeConnection | None:
+        """A connection that is there already, to use alone; `give_back` afterwards."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_reusable:
                 return connection
             self._closed()
+        return None
+
+    async def take(self) -> NodeConnection:
+        """The same, or a new one. Raises `NodeFailed`, `Overloaded`."""
+        connection = self.take_idle()
+        if connection is not None:
+            return connection
         while self._open >= self._settings.connections_per_node_max:
             if len(self._waiting) >= _WAITING_MAX:
                 raise Overloaded(f"{self.address} has as many requests as a proxy gives it; try again in a moment")
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             await turn
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.is_reusable:
-                    return connection
-                self._closed()
+            connection = self.take_idle()
+            if connection is not None:
+                return connection
         self._open += 1
         try:
             async with asyncio.timeout(self._settings.connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                _, made = await asyncio.get_running_loop().create_connection(
                     NodeConnection, self.address.host, self.address.port
                 )
         except TimeoutError:
@@ -68,7 +73,7 @@ class Node:
         except BaseException:
             self._closed()
             raise
-        return connection
+        return made
 
     def give_back(self, connection: NodeConnection) -> None:
         """It is not used any more: kept if its exchange ended well, else hung up on."""
@@ -95,18 +100,21 @@ class Node:
         self.problem = reason
         return NodeFailed(reason, sent=False)
 
-    async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> Answer:
-        """One small request. `head` is a path; raises `NodeFailed`, after which it is hung up on."""
-        connection = await self.take()
-        data = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-            head,
+    def request(self, path: bytes, body: bytes) -> bytes:
+        """A small request, with a head that a broker's short way knows."""
+        return b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
+            path,
             self.host,
             len(body),
             body,
         )
+
+    async def exchange(self, path: bytes, body: bytes, timeout_s: float) -> Answer:
+        """One small request. Raises `NodeFailed`."""
+        connection = await self.take()
         timer = asyncio.get_running_loop().call_later(timeout_s, connection.abort)
         try:
-            return await connection.answer(data)
+            return await connection.answer(self.request(path, body))
         except NodeFailed as error:
             # A connection that was idle may have been closed by the other side: that says nothing of the node.
             self.problem = str(error)

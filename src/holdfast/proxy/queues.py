@@ -7,11 +7,11 @@ what is sent again, because nobody knows what became of it, is stored once, and 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from holdfast.broker.queue_names import QUEUE_ID_MAX
 from holdfast.frontends.http import queue_schema as schema
 from holdfast.frontends.http.errors import body_error
 from holdfast.frontends.http.exchange import NO_STORE, Response
+from holdfast.frontends.http.short_way import Begun
 from holdfast.model.errors import NoGroupAnswers, QueueNotFound
 from holdfast.proxy.groups import Group
 from holdfast.proxy.settings import SLOTS
@@ -77,7 +78,7 @@ class QueueCalls:
 
     # --- the short way: see `frontends.http.short_way` --------------------------------------------------
 
-    def begin_append(self, body: bytes) -> tuple[asyncio.Future[Response], Callable[[Response], Response]]:
+    def begin_append(self, body: bytes) -> Begun:
         try:
             wanted = _decode_append(body)
             body.decode()
@@ -86,38 +87,25 @@ class QueueCalls:
         group, number = self.place_of(wanted.queue_id)
         message_id = wanted.id if wanted.id is not None else f"{self._prefix}-{next(self._appends)}"
         told = b'{"queue_id":%d,"value":%b,"id":%b}' % (number, wanted.value, _encode(message_id))
-        return asyncio.ensure_future(self._asked(group, b"/append", told, wanted.queue_id)), _as_it_is
+        return group.begin(b"/append", told), partial(_passed_on, wanted.queue_id)
 
-    def begin_read(self, body: bytes) -> tuple[asyncio.Future[Response], Callable[[Response], Response]]:
+    def begin_read(self, body: bytes) -> Begun:
         try:
             wanted = _decode_read(body)
         except (ValueError, RecursionError) as error:
             raise body_error(error, body) from None
         group, number = self.place_of(wanted.queue_id)
-        return asyncio.ensure_future(self._read(group, number, wanted)), _as_it_is
-
-    async def _read(self, group: Group, number: int, wanted: schema.Read) -> Response:
-        reader = None
-        request_id = wanted.request_id
-        if request_id is None:
-            reader = self._readers.take()
-            request_id = self._readers.request_id(reader)
-        try:
-            told = b'{"queue_id":%d,"client_id":%b,"request_id":%b}' % (
-                number,
-                _encode(wanted.client_id),
-                _encode(request_id),
-            )
-            return await self._asked(group, b"/read", told, wanted.queue_id)
-        finally:
-            if reader is not None:
-                self._readers.give_back(reader)
-
-    async def _asked(self, group: Group, path: bytes, body: bytes, queue_id: int) -> Response:
-        answer = await group.call(path, body)
-        if answer.status == 404:
-            raise QueueNotFound(f"there is no queue {queue_id}; POST /create_queue makes one and answers with its id")
-        return response_of(answer)
+        reader = None if wanted.request_id is not None else self._readers.take()
+        request_id = wanted.request_id if reader is None else self._readers.request_id(reader)
+        told = b'{"queue_id":%d,"client_id":%b,"request_id":%b}' % (
+            number,
+            _encode(wanted.client_id),
+            _encode(request_id),
+        )
+        answered = group.begin(b"/read", told)
+        if reader is not None:
+            answered.add_done_callback(lambda _: self._readers.give_back(reader))
+        return answered, partial(_passed_on, wanted.queue_id)
 
     # --- creating -----------------------------------------------------------------------------------
 
@@ -157,5 +145,8 @@ def response_of(answer: Answer) -> Response:
     return Response(answer.status, [*headers, NO_STORE], answer.body)
 
 
-def _as_it_is(response: Response) -> Any:
-    return response
+def _passed_on(queue_id: int, answer: Answer) -> Response:
+    if answer.status == 404:
+        # The broker calls it by another number.
+        raise QueueNotFound(f"there is no queue {queue_id}; POST /create_queue makes one and answers with its id")
+    return response_of(answer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, cast
 
 import httptools
 
@@ -37,6 +38,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
+OnAnswer = Callable[[Answer | NodeFailed], None]
+
+
 class NodeConnection(asyncio.Protocol):
     """Carries one exchange at a time; whatever goes wrong ends it."""
 
@@ -46,6 +50,9 @@ class NodeConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: Headers = []
         self._head: asyncio.Future[Head] | None = None
+        # Whoever wants an answer whole is called with it, or with why there is none.
+        self._on_answer: OnAnswer | None = None
+        self._status = 0
         self._pieces: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._is_whole = True
@@ -59,8 +66,7 @@ class NodeConnection(asyncio.Protocol):
     # --- what the transport calls -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(NodeFailed(f"hung up: {exc}" if exc else "hung up before it answered", sent=True))
@@ -87,6 +93,12 @@ class NodeConnection(asyncio.Protocol):
             if future is not None and not future.done():
                 future.set_exception(self._failure)
                 future.exception()
+        self._settle(self._failure)
+
+    def _settle(self, answer: Answer | NodeFailed) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(answer)
 
     # --- what the parser calls ----------------------------------------------------------------------
 
@@ -97,7 +109,7 @@ class NodeConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        self._status = status = self._parser.get_status_code()
         if status < 200:
             return  # "100 Continue": the answer follows
         self.keeps_alive = self._parser.should_keep_alive()
@@ -113,14 +125,27 @@ class NodeConnection(asyncio.Protocol):
             return
         self._pieces.append(body)
         self._waiting_bytes += len(body)
+        if self._on_answer is not None:
+            if self._waiting_bytes > ANSWER_BYTES_MAX:
+                self._fail(NodeFailed(f"sent an answer of over {ANSWER_BYTES_MAX} bytes", sent=True))
+                self.abort()
+            return
         if self._waiting_bytes > _WAITING_BYTES_MAX and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._tell()
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:
-            self._end()
+        if self._status < 200:
+            return
+        if self._on_answer is not None:
+            body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces.clear()
+            self._waiting_bytes = 0
+            self._is_whole = True
+            self._settle(Answer(self._status, self._headers, body))
+            return
+        self._end()
 
     def _end(self) -> None:
         self._is_whole = True
@@ -179,18 +204,24 @@ class NodeConnection(asyncio.Protocol):
             self._transport.resume_reading()
         return piece
 
+    def ask(self, data: bytes, on_answer: OnAnswer) -> None:
+        """A whole exchange: calls back once, at once where the node has hung up."""
+        self._is_without_body = self._is_whole = False
+        self._head = None
+        self._on_answer = on_answer
+        if self._failure is not None:
+            self._settle(NodeFailed("hung up", sent=False))
+        else:
+            self._transport.write(data)
+
     async def answer(self, data: bytes) -> Answer:
-        """A whole exchange. Raises `NodeFailed`."""
-        head = await self.begin(data)
-        pieces: list[bytes] = []
-        size = 0
-        while (piece := await self.piece()) is not None:
-            pieces.append(piece)
-            size += len(piece)
-            if size > ANSWER_BYTES_MAX:
-                self.abort()
-                raise NodeFailed(f"sent an answer of over {ANSWER_BYTES_MAX} bytes", sent=True)
-        return Answer(head.status, head.headers, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        """The same, for whoever waits. Raises `NodeFailed`."""
+        done: asyncio.Future[Answer | NodeFailed] = self._loop.create_future()
+        self.ask(data, lambda answer: None if done.done() else done.set_result(answer))
+        answer = await done
+        if isinstance(answer, NodeFailed):
+            raise answer
+        return answer
 
     def abort(self) -> None:
         self._transport.abort()
