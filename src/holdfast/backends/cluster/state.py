@@ -1,10 +1,10 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
-Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), `level` (of the cluster, see
-`levels.py`) and `applied(log_index, term)` with one row: the last entry of the control log whose changes are in the
-others. `state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`;
-reads are served from memory, writes go through one thread, which commits everything that waits in one transaction,
-together with the new `applied`.
+Tables: `topics`, `cursors`, `nodes`, `preferred` (leaders that somebody asked for), `callbacks` (subscriptions that the
+cluster connects to), `level` (of the cluster, see `levels.py`) and `applied(log_index, term)` with one row: the last
+entry of the control log whose changes are in the others. `state_schema.py` describes them. A node's snapshot is this
+file. It is in WAL mode with `synchronous=FULL`; reads are served from memory, writes go through one thread, which
+commits everything that waits in one transaction, together with the new `applied`.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
@@ -37,6 +37,7 @@ import msgspec
 
 from holdfast.backends.cluster import levels, state_schema
 from holdfast.broker.results import refuse
+from holdfast.model.callbacks import Callback
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
@@ -65,6 +66,7 @@ class Loaded(msgspec.Struct):
     cursors: dict[CursorKey, dict[int, Offset]]
     nodes: dict[str, NodeRow]
     preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
+    callbacks: dict[CursorKey, Callback] = msgspec.field(default_factory=dict)
     applied: LogIndex = LogIndex(0)
     applied_term: Term = Term(0)
     level: int = levels.BASELINE
@@ -271,7 +273,22 @@ def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
         loaded.cursors.setdefault((topic, name), {})[partition] = Offset(offset)
 
 
-_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_applied, _read_level)
+def _read_callbacks(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for topic, name, number, address, form, created_ms, lost in connection.execute(
+        "SELECT topic, name, number, address, format, created_ms, lost FROM callbacks"
+    ):
+        loaded.callbacks[topic, name] = Callback(
+            topic=topic,
+            name=name,
+            number=number,
+            address=address,
+            format=form,
+            created_ms=created_ms,
+            lost=msgspec.json.decode(lost, type=dict[int, int]),
+        )
+
+
+_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_callbacks, _read_applied, _read_level)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -322,6 +339,8 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield node_row(row)
     for partition, node in loaded.preferred.items():
         yield preferred_row(*partition, node)
+    for callback in loaded.callbacks.values():
+        yield callback_row(callback)
     yield from level_rows(levels.BASELINE, loaded.level)
     yield applied_row(loaded.applied, loaded.applied_term)
 
@@ -339,6 +358,7 @@ def without_topic(name: TopicName) -> list[Statement]:
     return [
         ("DELETE FROM cursors WHERE topic = ?", (name,)),
         ("DELETE FROM preferred WHERE topic = ?", (name,)),
+        ("DELETE FROM callbacks WHERE topic = ?", (name,)),
         ("DELETE FROM topics WHERE name = ?", (name,)),
     ]
 
@@ -365,6 +385,21 @@ def level_rows(before: int, level: int) -> list[Statement]:
 
 def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:
     return "INSERT OR REPLACE INTO preferred VALUES (?, ?, ?)", (topic, partition, node)
+
+
+def callback_row(callback: Callback) -> Statement:
+    lost = msgspec.json.encode(callback.lost).decode()
+    place = (callback.topic, callback.name, callback.number, callback.address)
+    return "INSERT OR REPLACE INTO callbacks VALUES (?, ?, ?, ?, ?, ?, ?)", (
+        *place,
+        callback.format,
+        callback.created_ms,
+        lost,
+    )
+
+
+def without_callback(key: CursorKey) -> Statement:
+    return "DELETE FROM callbacks WHERE topic = ? AND name = ?", key
 
 
 def applied_row(index: LogIndex, term: Term) -> Statement:
