@@ -7,7 +7,7 @@ connection is made, since a name may mean another address by then. The connectio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
 
@@ -24,6 +24,10 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?\Z")
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 # The only part of the IPv6 space that is given out.
 _GLOBAL_V6: Final = IPv6Network("2000::/3")
+# Special all the same; which of these the language's own list knows differs from release to release.
+_NOT_PUBLIC: Final = tuple(
+    map(ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20"))
+)
 # Gateways that make an IPv4 connection of it: what counts is the address inside.
 _TRANSLATED: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("::/96"))
 
@@ -109,11 +113,15 @@ class CallbackPolicy:
             )
 
     def _is_allowed(self, ip: IpAddress) -> bool:
-        if any(ip.version == network.version and ip in network for network in self._networks):
+        if _is_in(ip, self._networks):
             return True
-        if not self._allows_public or not ip.is_global or ip.is_multicast or ip.is_reserved:
+        if not self._allows_public or not ip.is_global or ip.is_multicast or ip.is_reserved or _is_in(ip, _NOT_PUBLIC):
             return False
         return isinstance(ip, IPv4Address) or ip in _GLOBAL_V6
+
+
+def _is_in(ip: IpAddress, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
+    return any(ip.version == network.version and ip in network for network in networks)
 
 
 def _meant(ip: IpAddress) -> Iterator[IpAddress]:
