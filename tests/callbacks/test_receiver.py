@@ -121,7 +121,7 @@ def test_kill_of_the_node_that_delivers_loses_nothing_and_shows_nothing_twice() 
                         part = [str(number) for number in range(start + partition, start + each_time, 2)]
                         broker.publish_many("orders", part, partition=partition, retry_safe=True)
 
-            publish(range(0, count // 3))
+            publish(range(count // 3))
             got = [receiver.get() for _ in range(100)]
             cluster.kill(cluster.leader("orders", 0))
             publish(range(count // 3, count))
