@@ -79,7 +79,7 @@ async def test_who_sends_something_else_is_hung_up_on_and_nobody_else() -> None:
         stranger.send(b"GET / HTTP/1.1", b"")
         assert await stranger.closed_after() == b""
         broker.send(at(0))
-        assert (await receiver.get()).text() == "m0"
+        assert (await receiver.get()).text == "m0"
 
 
 async def test_a_receiver_says_what_is_wrong_with_an_address() -> None:
@@ -110,31 +110,34 @@ async def test_ids_and_lines_of_all_kinds_survive_the_way_from_publisher_to_rece
 
 def test_kill_of_the_node_that_delivers_loses_nothing_and_shows_nothing_twice() -> None:
     count, each_time = 6000, 500
-    with LocalCluster(nodes=3) as cluster, BlockingReceiver("127.0.0.1:0") as receiver:
-        with cluster.connect_blocking() as broker:
-            broker.create_topic("orders", partitions=2)
-            broker.subscribe_callback("orders", receiver.address, name="billing")
+    with (
+        LocalCluster(nodes=3) as cluster,
+        BlockingReceiver("127.0.0.1:0") as receiver,
+        cluster.connect_blocking() as broker,
+    ):
+        broker.create_topic("orders", partitions=2)
+        broker.subscribe_callback("orders", receiver.address, name="billing")
 
-            def publish(numbers: range) -> None:
-                for start in range(numbers.start, numbers.stop, each_time):
-                    for partition in range(2):
-                        part = [str(number) for number in range(start + partition, start + each_time, 2)]
-                        broker.publish_many("orders", part, partition=partition, retry_safe=True)
+        def publish(numbers: range) -> None:
+            for start in range(numbers.start, numbers.stop, each_time):
+                for partition in range(2):
+                    part = [str(number) for number in range(start + partition, start + each_time, 2)]
+                    broker.publish_many("orders", part, partition=partition, retry_safe=True)
 
-            publish(range(count // 3))
-            got = [receiver.get() for _ in range(100)]
-            cluster.kill(cluster.leader("orders", 0))
-            publish(range(count // 3, count))
-            got += [receiver.get() for _ in range(count - len(got))]
-            for partition in range(2):
-                values = [int(each.value) for each in got if each.partition == partition]
-                assert values == list(range(partition, count, 2))
-            # The next one is asked for, so all of them are done: their cursor gets there, on the nodes that are left.
-            broker.publish("orders", "last", partition=0)
-            assert receiver.get().value == b"last"
-            wait_until(lambda: broker.subscriptions("orders")[0].behind <= 1, "the cursor")
-            (found,) = broker.subscriptions("orders")
-            assert (found.lost, found.name) == (0, "billing")
+        publish(range(count // 3))
+        got = [receiver.get() for _ in range(100)]
+        cluster.kill(cluster.leader("orders", 0))
+        publish(range(count // 3, count))
+        got += [receiver.get() for _ in range(count - len(got))]
+        for partition in range(2):
+            values = [int(each.value) for each in got if each.partition == partition]
+            assert values == list(range(partition, count, 2))
+        # The next one is asked for, so all of them are done: their cursor gets there, on the nodes that are left.
+        broker.publish("orders", "last", partition=0)
+        assert receiver.get().value == b"last"
+        wait_until(lambda: broker.subscriptions("orders")[0].behind <= 1, "the cursor")
+        (found,) = broker.subscriptions("orders")
+        assert (found.lost, found.name) == (0, "billing")
 
 
 def test_commands_subscribe_receive_list_and_remove(tmp_path: Path) -> None:

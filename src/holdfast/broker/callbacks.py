@@ -44,7 +44,7 @@ class CallbackStore(Protocol):
         ...
 
     def watch(self, on_change: Callable[[TopicName], None], on_seek: Callable[[TopicName, CursorName], None]) -> None:
-        """Call `on_change` from now on for a topic whose subscriptions change, `on_seek` for a cursor that was moved."""
+        """Call `on_change` from now on for a topic whose subscriptions change, `on_seek` for a cursor that moved."""
         ...
 
     def tell_with(self, tell: Callable[[], list[CallbackDelivery]]) -> None:

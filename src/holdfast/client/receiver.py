@@ -75,6 +75,7 @@ class ReceivedMessage:
         """The one its publisher gave it."""
         return self._received.id
 
+    @property
     def text(self) -> str:
         return self.value.decode()
 
