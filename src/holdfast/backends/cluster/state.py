@@ -288,7 +288,15 @@ def _read_callbacks(connection: sqlite3.Connection, loaded: Loaded) -> None:
         )
 
 
-_READERS: Final = (_read_topics, _read_cursors, _read_nodes, _read_preferred, _read_callbacks, _read_applied, _read_level)
+_READERS: Final = (
+    _read_topics,
+    _read_cursors,
+    _read_nodes,
+    _read_preferred,
+    _read_callbacks,
+    _read_applied,
+    _read_level,
+)
 
 
 def _is_damage(error: Exception) -> bool:
