@@ -7,13 +7,14 @@ They are state of the cluster, so a subscription outlives the node it was made o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.broker.callback_addresses import CallbackPolicy, default_name, parse_callback_address
 from holdfast.model import names
 from holdfast.model.callbacks import Callback, CallbackDelivery, CallbackDescription, CallbackFormat, DeliveryState
-from holdfast.model.errors import NotFound, NotSupported, SubscriptionNotFound
+from holdfast.model.errors import NotFound, NotSupported, SubscriptionNotFound, Unavailable
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 
 if TYPE_CHECKING:
@@ -43,8 +44,15 @@ class CallbackStore(Protocol):
         """What is below these offsets was acknowledged, or is `lost`; never moves back, nor one that was removed."""
         ...
 
-    def watch(self, on_change: Callable[[TopicName], None], on_seek: Callable[[TopicName, CursorName], None]) -> None:
-        """Call `on_change` from now on for a topic whose subscriptions change, `on_seek` for a cursor that moved."""
+    def watch(
+        self,
+        on_change: Callable[[TopicName, CursorName | None], None],
+        on_seek: Callable[[TopicName, CursorName], None],
+    ) -> None:
+        """Call `on_change` from now on for a subscription that changes, without a name for all of a topic.
+
+        And `on_seek` for a cursor that somebody moved, in the topic whose messages are delivered.
+        """
         ...
 
     def tell_with(self, tell: Callable[[], list[CallbackDelivery]]) -> None:
@@ -126,7 +134,8 @@ class Callbacks:
     async def describe(self, topic: str | None = None) -> list[CallbackDescription]:
         """All there are, or those of a topic, by topic and name."""
         store = self._served()
-        await self._broker.backend.catch_up_cursors()
+        with contextlib.suppress(Unavailable):  # whoever looks for what is wrong sees what is known here
+            await self._broker.backend.catch_up_cursors()
         told: dict[tuple[TopicName, CursorName], list[CallbackDelivery]] = {}
         for delivery in await store.deliveries():
             told.setdefault((delivery.topic, delivery.name), []).append(delivery)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ANSWER_S: Final = 1.0
 _decode_deliveries = msgspec.json.Decoder(list[CallbackDelivery]).decode
 
+OnChange = Callable[[TopicName, CursorName | None], None]
 Propose = Callable[[Command], asyncio.Future[None]]
 
 
@@ -35,7 +36,7 @@ class CallbackTable:
         self.propose = propose
         self.token_of = token_of
         self.known = dict(loaded)
-        self.watchers: list[Callable[[TopicName], None]] = []
+        self.watchers: list[OnChange] = []
         self.seek_watchers: list[Callable[[TopicName, CursorName], None]] = []
         self.tell: Callable[[], list[CallbackDelivery]] = list
 
@@ -61,12 +62,12 @@ class CallbackTable:
             )
         self.known[key] = now
         if now != before:
-            self._tell_change(command.topic)
+            self._tell_change(command.topic, command.name)
         return now
 
     def apply_remove(self, command: RemoveCallback) -> None:
         if self.known.pop((command.topic, command.name), None) is not None:
-            self._tell_change(command.topic)
+            self._tell_change(command.topic, command.name)
 
     def apply_move(self, command: MoveCallback) -> list[Callback]:
         """Returns it if more of it is lost than was known. Raises `SubscriptionNotFound`."""
@@ -87,7 +88,7 @@ class CallbackTable:
         for key in gone:
             del self.known[key]
         if gone:
-            self._tell_change(name)
+            self._tell_change(name, None)
 
     def sought(self, delivered: TopicName, name: CursorName) -> None:
         """Somebody moved a cursor, maybe that of a subscription."""
@@ -99,11 +100,11 @@ class CallbackTable:
         topics = {key[0] for key in (*self.known, *loaded)}
         self.known = dict(loaded)
         for topic in topics:
-            self._tell_change(topic)
+            self._tell_change(topic, None)
 
-    def _tell_change(self, topic: TopicName) -> None:
+    def _tell_change(self, topic: TopicName, name: CursorName | None) -> None:
         for on_change in self.watchers:
-            on_change(topic)
+            on_change(topic, name)
 
 
 class ClusterCallbacks:
@@ -141,7 +142,7 @@ class ClusterCallbacks:
         )
         return self._table.propose(move)
 
-    def watch(self, on_change: Callable[[TopicName], None], on_seek: Callable[[TopicName, CursorName], None]) -> None:
+    def watch(self, on_change: OnChange, on_seek: Callable[[TopicName, CursorName], None]) -> None:
         self._table.watchers.append(on_change)
         self._table.seek_watchers.append(on_seek)
 

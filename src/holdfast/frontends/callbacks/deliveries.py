@@ -124,33 +124,39 @@ class CallbackDeliveries:
         self._wanted.setdefault(delivered, {})[callback.topic, callback.name] = callback
         return delivered
 
-    def _on_change(self, topic: TopicName) -> None:
-        """Subscriptions to a topic came, went or go elsewhere from now on."""
+    def _on_change(self, topic: TopicName, name: CursorName | None) -> None:
+        """A subscription to a topic came, went or goes elsewhere from now on; without a name, maybe all of them."""
         delivered = self._broker.delivers_from(topic)
-        for key in [key for key in self._wanted.get(delivered, ()) if key[0] == topic]:
-            del self._wanted[delivered][key]
-        for callback in self._store.callbacks():
-            if callback.topic == topic:
+        wanted = self._wanted.setdefault(delivered, {})
+        for key in [key for key in wanted if key[0] == topic] if name is None else [(topic, name)]:
+            wanted.pop(key, None)
+        found = [self._store.callback(topic, name)] if name is not None else self._store.callbacks()
+        for callback in found:
+            if callback is not None and callback.topic == topic:
                 self._want(callback)
-        if not self._wanted.get(delivered):
-            self._wanted.pop(delivered, None)
-        self._look_soon(delivered)
-
-    def _look_soon(self, delivered: TopicName) -> None:
-        """When what was just decided is known in full."""
-        self._loop.call_soon(self._look_at_all, delivered)
-
-    def _look_at_all(self, delivered: TopicName) -> None:
-        topic = self._broker.backend.topic(delivered)
-        if topic is not None:
-            self._on_topic(topic)
+        if not wanted:
+            del self._wanted[delivered]
+        # When what was just decided is known in full.
+        self._loop.call_soon(self._look_again, delivered, None if name is None else (topic, name))
 
     def _on_seek(self, delivered: TopicName, name: CursorName) -> None:
         """Somebody moved a cursor: whoever is delivered by it begins anew, there."""
         for key in self._wanted.get(delivered, ()):
             if key[1] == name and key in self._subscribers:
+                self._moved.discard(self._subscribers[key])
                 self._end(self._subscribers[key])
-        self._look_soon(delivered)
+                self._loop.call_soon(self._look_again, delivered, key)
+
+    def _look_again(self, delivered: TopicName, key: _Key | None) -> None:
+        """At all partitions of a topic, for one subscription or for all."""
+        topic = self._broker.backend.topic(delivered)
+        for number in range(topic.config.partitions if topic is not None else 0):
+            partition = PartitionId(delivered, number)
+            feed = self._feeds.get(partition)
+            if key is None or feed is None or delivered not in self._wanted:
+                self._look_at(partition)
+            elif feed.is_begun:
+                self._serve_one(feed, key)
 
     def _on_topic(self, topic: Topic) -> None:
         for number in range(topic.config.partitions):
@@ -196,19 +202,24 @@ class CallbackDeliveries:
 
     def _serve(self, feed: Feed) -> None:
         """Have a feed serve those who want it, and nobody else."""
-        wanted = self._wanted.get(feed.partition.topic, {})
-        for subscriber in list(feed.subscribers):
-            callback = wanted.get((subscriber.callback.topic, subscriber.callback.name))
-            if callback is None or not _is_same(callback, subscriber.callback):
-                self._end(subscriber)
-        for key, callback in wanted.items():
-            found = self._subscribers.get(key)
-            if found is None:
-                found = self._subscribers[key] = Subscriber(
-                    callback, feed.partition.topic, self._dialer, self._on_acked, self._on_moved, self._on_refused
-                )
-            if found not in feed.subscribers:
-                feed.add(found, self._place(feed.partition, callback.name))
+        served = [(each.callback.topic, each.callback.name) for each in feed.subscribers]
+        for key in {*served, *self._wanted.get(feed.partition.topic, ())}:
+            self._serve_one(feed, key)
+
+    def _serve_one(self, feed: Feed, key: _Key) -> None:
+        callback = self._wanted.get(feed.partition.topic, {}).get(key)
+        subscriber = self._subscribers.get(key)
+        if subscriber is not None and (callback is None or not _is_same(callback, subscriber.callback)):
+            self._end(subscriber)
+            subscriber = None
+        if callback is None:
+            return
+        if subscriber is None:
+            subscriber = self._subscribers[key] = Subscriber(
+                callback, feed.partition.topic, self._dialer, self._on_acked, self._on_moved, self._on_refused
+            )
+        if subscriber not in feed.subscribers:
+            feed.add(subscriber, self._place(feed.partition, callback.name))
 
     def _place(self, partition: PartitionId, name: CursorName) -> Offset:
         """Where to begin; a place beyond the end, which a power loss can leave behind, is the end."""
@@ -222,17 +233,14 @@ class CallbackDeliveries:
         served = list(feed.subscribers)
         feed.close()
         for subscriber in served:
-            if not subscriber.has_partitions:
+            if not subscriber.feeds:
                 self._end(subscriber)
         # Whoever leads now begins at what is noted.
         self._move_soon(0.0)
 
     def _end(self, subscriber: Subscriber) -> None:
-        key = (subscriber.callback.topic, subscriber.callback.name)
-        for feed in self._feeds.values():
-            if subscriber in feed.subscribers:
-                feed.discard(subscriber)
         subscriber.close()
+        key = (subscriber.callback.topic, subscriber.callback.name)
         if self._subscribers.get(key) is subscriber:
             del self._subscribers[key]
 

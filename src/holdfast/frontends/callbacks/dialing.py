@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +73,9 @@ class Dialer:
         try:
             connected.setblocking(False)
             await loop.sock_connect(connected, there)
+            if connected.getsockname() == connected.getpeername():
+                # A port that nobody listens at may be given to the very socket that looks for it.
+                raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _KEEPALIVE:

@@ -8,7 +8,7 @@ group and delays nobody; who is far behind is read for beside the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from holdfast.broker.broker import Broker
@@ -16,13 +16,15 @@ from holdfast.frontends.callbacks.subscriber import Subscriber
 from holdfast.model.callbacks import Callback
 from holdfast.model.errors import DamagedData, HoldfastError, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId
-from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
+from holdfast.model.limits import MIB, SUBSCRIBER_BUFFER_BYTES_MAX
 from holdfast.model.topics import Topic
 from holdfast.wire import record_batch
 from holdfast.wire.callbacks import Lines, numbered_lines, plain_lines
 
 # Groups that are behind and read for at the same time; the one that is furthest does not count.
 _BEHIND_MAX: Final = 4
+# So much is written before others get their turn on the loop.
+_WRITE_BYTES: Final = 4 * MIB
 # So often a store that cannot be read is tried again.
 _AWAY_PAUSE_S: Final = 0.1
 
@@ -56,9 +58,8 @@ class Feed:
             self._turn.cancel()
         for task in self._reading:
             task.cancel()
-        for subscriber in self.subscribers:
-            subscriber.detach(self.partition.number, self)
-        self.subscribers.clear()
+        for subscriber in list(self.subscribers):
+            self.discard(subscriber)
 
     def add(self, subscriber: Subscriber, position: Offset) -> None:
         self.subscribers.add(subscriber)
@@ -113,43 +114,56 @@ class Feed:
         self._look_soon()
 
     async def _serve(self, position: Offset, group: set[Subscriber]) -> None:
-        """Send one read to all of a group. Its members are free to be placed anew from then on, whatever happens."""
+        """Send one read to all of a group; each of them is placed again when that is done."""
         try:
-            batches = list(await self._backend.read(self.partition, position, SUBSCRIBER_BUFFER_BYTES_MAX))
-            standing = self._let_go(group, position)
-            if batches:
-                self._send(standing, position, batches)
-        except (OffsetOutOfRange, DamagedData) as error:
-            self._skip(self._let_go(group, position), position, error)
+            if not await self._deliver(position, group):
+                await asyncio.sleep(_AWAY_PAUSE_S)
         except TopicNotFound:
             return  # whoever watches the topics closes this feed
         except HoldfastError:
             await asyncio.sleep(_AWAY_PAUSE_S)
-            self._let_go(group, position)
-        for subscriber in group:
+        finally:
+            for subscriber in group:
+                self._place_again(subscriber)
+
+    def _place_again(self, subscriber: Subscriber) -> None:
+        if subscriber in self._placed and self._placed[subscriber] is None:
+            del self._placed[subscriber]
             if subscriber.has_room and subscriber in self.subscribers:
                 self.place(subscriber)
 
-    def _let_go(self, group: set[Subscriber], position: Offset) -> list[Subscriber]:
-        """Those of a group that still stand there: one may have been lost, and begun anew, meanwhile."""
-        for each in group:
-            self._placed.pop(each, None)
-        number = self.partition.number
-        return [each for each in group if each.has_room and each.positions.get(number) == position]
-
-    def _send(self, group: Iterable[Subscriber], position: Offset, batches: Sequence[memoryview]) -> None:
+    async def _deliver(self, position: Offset, group: set[Subscriber]) -> bool:
+        """Whether there was anything at this place, be it that it is lost."""
+        try:
+            batches = list(await self._backend.read(self.partition, position, SUBSCRIBER_BUFFER_BYTES_MAX))
+        except (OffsetOutOfRange, DamagedData) as error:
+            return self._skip([each for each in group if self._stands(each, position)], position, error)
+        if not batches:
+            return False
         skip = max(0, position - record_batch.header(batches[0]).base_offset)
         next_offset = record_batch.header(batches[-1]).next_offset
         self._furthest = max(self._furthest, next_offset)
         made: dict[tuple[str, str], Lines] = {}
+        written = 0
         for subscriber in group:
+            if not self._stands(subscriber, position):
+                continue
             callback = subscriber.callback
-            key = (callback.topic, callback.format)
-            lines = made.get(key)
+            lines = made.get((callback.topic, callback.format))
             if lines is None:
-                lines = made[key] = self._lines(callback, batches, skip)
+                lines = made[callback.topic, callback.format] = self._lines(callback, batches, skip)
             subscriber.send(self.partition.number, lines, next_offset)
             self._broker.stats.count_delivery(lines.messages, len(lines.data))
+            self._place_again(subscriber)
+            written += len(lines.data)
+            if written > _WRITE_BYTES:
+                written = 0
+                await asyncio.sleep(0)
+        return True
+
+    def _stands(self, subscriber: Subscriber, position: Offset) -> bool:
+        """Whether it is still there: it may have been lost, and begun anew, meanwhile."""
+        return subscriber.has_room and subscriber.positions.get(self.partition.number) == position
 
     def _lines(self, callback: Callback, batches: Sequence[memoryview], skip: int) -> Lines:
         topic = callback.topic.encode()
@@ -164,14 +178,16 @@ class Feed:
             is_epoch_told=self._backend.delivers_where_led,
         )
 
-    def _skip(self, group: list[Subscriber], position: Offset, error: OffsetOutOfRange | DamagedData) -> None:
+    def _skip(self, group: list[Subscriber], position: Offset, error: OffsetOutOfRange | DamagedData) -> bool:
         start = self._backend.start_offset(self.partition)
         to = Offset(error.next_offset) if isinstance(error, DamagedData) else start
-        if to <= position:
-            return  # it was mended, or is there, by now
+        lost = to - position
+        if lost <= 0:
+            return False  # it was mended, or is there, by now
         for subscriber in group:
             subscriber.skip(self.partition.number, to)
         if isinstance(error, DamagedData):
-            self._broker.stats.skipped_damaged += (to - position) * len(group)
+            self._broker.stats.skipped_damaged += lost * len(group)
         else:
-            self._broker.stats.skipped_expired += (to - position) * len(group)
+            self._broker.stats.skipped_expired += lost * len(group)
+        return True

@@ -33,6 +33,8 @@ class Feeding(Protocol):
         """It can take more."""
         ...
 
+    def discard(self, subscriber: Subscriber) -> None: ...
+
 
 class Subscriber:
     """Begins to connect when it gets its first partition."""
@@ -54,7 +56,7 @@ class Subscriber:
         self._on_refused = on_refused
         self._address = parse_callback_address(callback.address)
         self._loop = asyncio.get_running_loop()
-        self._feeds: dict[int, Feeding] = {}
+        self.feeds: dict[int, Feeding] = {}
         # What is sent next, and what is acknowledged, by partition.
         self.positions: dict[int, Offset] = {}
         self.acked: dict[int, Offset] = {}
@@ -70,6 +72,8 @@ class Subscriber:
         self._away_since_s: float | None = None
         self._pause_s = _PAUSE_S_MIN
         self.state: DeliveryState = "waiting"
+        # Who answered nonsense counts as connected again when it has acknowledged something.
+        self._is_suspect = False
         self._error: str | None = None
         self._error_ms: TimestampMs | None = None
         self.is_closed = False
@@ -78,7 +82,7 @@ class Subscriber:
 
     def attach(self, number: int, feed: Feeding, position: Offset) -> None:
         """Deliver a partition from here on."""
-        self._feeds[number] = feed
+        self.feeds[number] = feed
         self.positions[number] = self.acked[number] = self.stored[number] = position
         if self._connecting is None and self._connection is None:
             self._connecting = self._loop.create_task(self._connect(0.0))
@@ -87,16 +91,13 @@ class Subscriber:
 
     def detach(self, number: int, feed: Feeding) -> None:
         """Another node delivers it from now on; what is under way may still be acknowledged here."""
-        if self._feeds.get(number) is feed:
-            del self._feeds[number], self.positions[number]
-
-    @property
-    def has_partitions(self) -> bool:
-        return bool(self._feeds)
+        if self.feeds.get(number) is feed:
+            del self.feeds[number], self.positions[number]
 
     def close(self) -> None:
         self.is_closed = True
-        self._feeds.clear()
+        for feed in list(self.feeds.values()):
+            feed.discard(self)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._connection is not None:
@@ -136,6 +137,7 @@ class Subscriber:
         places = self._window.acknowledged(count)
         self._progress_s = self._loop.time()
         self._away_since_s, self._pause_s = None, _PAUSE_S_MIN
+        self._is_suspect, self.state = False, "connected"
         self._on_acked(count)
         if places:
             for number, place in places.items():
@@ -145,7 +147,7 @@ class Subscriber:
 
     def on_room(self) -> None:
         if self.has_room:
-            for feed in list(self._feeds.values()):
+            for feed in list(self.feeds.values()):
                 feed.place(self)
 
     # --- connecting -----------------------------------------------------------------------------------
@@ -170,7 +172,8 @@ class Subscriber:
             return
         self._connection = connection
         self._connected_s = self._loop.time()
-        self.state = "connected"
+        if not self._is_suspect:
+            self.state = "connected"
         for number in self.positions:
             self.positions[number] = self.acked[number]
         self.on_room()
@@ -200,6 +203,7 @@ class Subscriber:
     def _note(self, why: str, state: DeliveryState) -> None:
         if state == "refused" and self.state != "refused":
             self._on_refused(self, why)
+        self._is_suspect = state == "refused"
         self.state, self._error = state, why
         self._error_ms = TimestampMs(time.time_ns() // 1_000_000)
 
@@ -217,7 +221,7 @@ class Subscriber:
             name=self.callback.name,
             node=node,
             state=self.state,
-            partitions=sorted(self._feeds),
+            partitions=sorted(self.feeds),
             unacknowledged=self._window.messages if self._connection is not None else 0,
             error=self._error,
             error_ms=self._error_ms,
