@@ -73,8 +73,7 @@ class Dialer:
         try:
             connected.setblocking(False)
             await loop.sock_connect(connected, there)
-            if connected.getsockname() == connected.getpeername():
-                # A port that nobody listens at may be given to the very socket that looks for it.
+            if is_connected_to_itself(connected):
                 raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -85,3 +84,8 @@ class Dialer:
             connected.close()
             raise
         return protocol
+
+
+def is_connected_to_itself(connected: socket.socket) -> bool:
+    """A port that nobody listens at may be given to the very socket that looks for it."""
+    return bool(connected.getsockname() == connected.getpeername())
