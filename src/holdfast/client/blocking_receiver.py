@@ -54,7 +54,7 @@ class BlockingReceiver:
     def close(self) -> None:
         """Listen no more, and hang up. What is not processed comes again, to whoever listens there next."""
         if self._thread.is_running:
-            self._thread.run(self._close())
+            self._thread.run(self._receiver.close())
             self._thread.stop()
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -77,6 +77,3 @@ class BlockingReceiver:
 
     async def _done(self, count: int) -> None:
         self._receiver.done(count)
-
-    async def _close(self) -> None:
-        self._receiver.close()

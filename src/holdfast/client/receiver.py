@@ -15,6 +15,7 @@ once, for as long as the receiver lives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -42,6 +43,9 @@ _STREAMS_MAX: Final = 100_000
 _GATHER_S: Final = 0.005
 # So many are handed out before the loop gets to read and to acknowledge.
 _HAND_OUT_MAX: Final = 256
+
+# A broker that does not read is not waited for any longer at the end.
+_HANG_UP_S: Final = 1.0
 
 _StreamKey = tuple[bytes, int, str]
 
@@ -163,6 +167,7 @@ class Receiver:
         self._handed_out = 0
         self._processed = 0
         self._news = asyncio.Event()
+        self._hung_up = asyncio.Event()
         self._flusher: asyncio.TimerHandle | asyncio.Handle | None = None
         self._is_closed = False
 
@@ -186,9 +191,9 @@ class Receiver:
     ) -> None:
         if error is None:
             self.done()
-        self.close()
+        await self.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Listen no more, and hang up. What is not processed comes again, to whoever listens there next."""
         self._is_closed = True
         self._news.set()
@@ -199,6 +204,12 @@ class Receiver:
             self._server.close()
         for connection in list(self._connections):
             connection.transport.close()
+        # What was acknowledged last is on its way when they are gone.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HANG_UP_S):
+                while self._connections:
+                    self._hung_up.clear()
+                    await self._hung_up.wait()
 
     # --- handing out ----------------------------------------------------------------------------------
 
@@ -259,6 +270,7 @@ class Receiver:
 
     def _closed(self, connection: _Connection) -> None:
         self._connections.discard(connection)
+        self._hung_up.set()
 
     def _arrived(self, connection: _Connection, messages: list[Received], size: int) -> None:
         """Keep what is new, and remember for whom each line waits."""
