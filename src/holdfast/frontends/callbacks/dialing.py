@@ -44,7 +44,7 @@ class Dialer:
         except TimeoutError:
             raise ConnectionLost(f"{address} does not answer") from None
         except OSError as error:
-            raise ConnectionLost(f"{address}: {error.strerror or error}") from error
+            raise ConnectionLost(f"{address}: {_reason(error)}") from error
 
     async def _connect(self, address: CallbackAddress, make: Callable[[], P]) -> P:
         problem: Exception | None = None
@@ -89,3 +89,10 @@ class Dialer:
 def is_connected_to_itself(connected: socket.socket) -> bool:
     """A port that nobody listens at may be given to the very socket that looks for it."""
     return bool(connected.getsockname() == connected.getpeername())
+
+
+def _reason(error: OSError) -> str:
+    """As the system words it: event loops put addresses in its place."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
