@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import tempfile
@@ -14,13 +15,13 @@ from crc32c import crc32c
 from holdfast.consensus.members import Members, MembersAt
 from holdfast.consensus.messages import Append, AppendReply, Heartbeat, Install, VoteRequest
 from holdfast.model.entries import Entry
-from holdfast.model.errors import BadPeerFrame
+from holdfast.model.errors import BadPeerFrame, HoldfastError
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.messages import NewMessage
 from holdfast.node import config
 from holdfast.storage import frames
 from holdfast.storage.index import SparseIndex
-from holdfast.wire import batch_builder, peer, peer_errors, peer_raft, record_batch, text
+from holdfast.wire import batch_builder, callbacks, peer, peer_errors, peer_raft, record_batch, text
 from holdfast.wire import text_answers as text_answers_codec
 
 
@@ -53,6 +54,14 @@ def text_answers(data: bytes) -> None:
         if isinstance(answer, text_answers_codec.Delivered):
             written = text.lines_with_ids(answer.topic.encode(), [(answer.message_id, answer.value)])
             assert text_answers_codec.parse_answer(written[:-1]) == answer
+
+
+def callback_lines(data: bytes) -> None:
+    """What a receiver answers, and what it takes from whoever connects to it."""
+    for parse in (callbacks.count_acks, callbacks.parse_messages):
+        with contextlib.suppress(HoldfastError):
+            found = parse(data + b"\n")
+            assert not isinstance(found, int) or found > 0, "whoever answers at all acknowledges something"
 
 
 def batches_from_clients(data: bytes) -> None:
@@ -185,6 +194,15 @@ def _index() -> bytes:
 
 
 TARGETS = {
+    "callback_lines": Target(
+        callback_lines,
+        [
+            b"ACK\nACK\nACK",
+            b"ACK|17\r\nACK",
+            b"MESSAGE|orders|a|b\nMESSAGE_BASE64|orders|YQpi",
+            b"MESSAGE_AT|7|0|12|a%7Cb|orders|x\nMESSAGE_AT_BASE64|7.3|1|13||orders|YQpi",
+        ],
+    ),
     "text": Target(
         text_lines, [b"PUBLISH|t|hello\nPUBLISH|t|again", b"SUBSCRIBE|t|name\r\nPING||", b"publish_id|1|t|x\n\nDANCE|"]
     ),

@@ -2,6 +2,7 @@
 
 from benchmarks.measure import Work
 from benchmarks.works import (
+    callbacks,
     cluster_catch_up,
     cluster_entries,
     cluster_failover,
@@ -29,6 +30,8 @@ ALL: tuple[Work, ...] = (
     latency.DURABLE,
     topics.TOPICS,
     memory.MEMORY,
+    callbacks.ONE,
+    callbacks.MANY,
     cluster_publish.PUBLISH,
     cluster_entries.ENTRIES,
     cluster_entries.BULK,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.client import (
         BlockingClient,
+        BlockingReceiver,
         Client,
         ConnectionLost,
         HoldfastError,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         PairPublisher,
         PairSubscriber,
         Published,
+        Receiver,
         RemoteError,
         connect,
         connect_blocking,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockingClient",
+    "BlockingReceiver",
     "Client",
     "ConnectionLost",
     "HoldfastError",
@@ -35,6 +38,7 @@ __all__ = [
     "PairPublisher",
     "PairSubscriber",
     "Published",
+    "Receiver",
     "RemoteError",
     "connect",
     "connect_blocking",

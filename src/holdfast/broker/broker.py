@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.broker import admit
 from holdfast.broker.backend import Backend
+from holdfast.broker.callbacks import Callbacks
 from holdfast.broker.cursors import CursorRead, Cursors
 from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
@@ -60,6 +61,7 @@ class Broker:
         # Also for parts of the broker that make batches themselves.
         self.publisher = Publisher(backend, settings, self.stats, now_ms, self._making.make)
         self.pops = Pops(self)
+        self.callbacks = Callbacks(self, now_ms)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self.publisher.publish_forwarded)

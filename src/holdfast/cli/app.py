@@ -16,9 +16,11 @@ from holdfast.cli import (
     pair,
     proxy,
     publish,
+    receive,
     serve,
     spill,
     subscribe,
+    subscriptions,
     topics,
     transactions,
 )
@@ -44,6 +46,8 @@ app.command("backup", epilog=pair.BACKUP_EXAMPLES)(pair.backup)
 app.command("proxy", epilog=proxy.EXAMPLES)(proxy.proxy)
 app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)
+app.command("receive", epilog=receive.EXAMPLES)(receive.receive)
+app.add_typer(subscriptions.app, name="subscriptions")
 app.add_typer(topics.app, name="topics")
 app.add_typer(cursors.app, name="cursors")
 app.add_typer(transactions.app, name="transactions")

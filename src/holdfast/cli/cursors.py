@@ -81,7 +81,7 @@ def seek(
     server: Server = SERVER_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Move a cursor, or make one. Readers that are connected go on where they are."""
+    """Move a cursor, or make one. Readers that are connected go on where they are; callbacks begin anew there."""
     with session.connected(server) as broker:
         moved = broker.seek(topic, name, int(to) if to.isdigit() else to, partition)
     if as_json:

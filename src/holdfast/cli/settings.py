@@ -49,4 +49,6 @@ def default_text(name: str) -> str:
     value = getattr(Config(), name)
     if value in (None, []):
         return ""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,6 +13,7 @@ from holdfast.cli.cursors import place
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, Topic, examples
 from holdfast.cli.pair_options import Addresses, checked_addresses
 from holdfast.cli.quantities import duration_s, duration_text, plural
+from holdfast.cli.subscriptions import subscribe_callback
 
 EXAMPLES = examples(
     "holdfast subscribe orders",
@@ -21,6 +22,7 @@ EXAMPLES = examples(
     "holdfast subscribe logs --from -10m | grep ERROR",
     "holdfast subscribe orders --count 1 --timeout 5s || echo nothing came",
     "holdfast subscribe topicC localhost:8080 localhost:8081",
+    "holdfast subscribe orders --callback 127.0.0.1:9000 --name billing",
 )
 EXIT_TOO_FEW: Final = 1
 # What a shell reports for a program that a closed pipe ended, and for one that was told to end.
@@ -43,8 +45,22 @@ def subscribe(
     ] = "latest",
     name: Annotated[
         str | None,
-        typer.Option("--as", metavar="NAME", help="Read under a name: the broker keeps the place between runs."),
+        typer.Option(
+            "--as", "--name", metavar="NAME", help="Read under a name: the broker keeps the place between runs."
+        ),
     ] = None,
+    callback: Annotated[
+        str | None,
+        typer.Option(
+            "--callback",
+            metavar="HOST:PORT",
+            help="Have the cluster deliver to this address from now on, and leave; `holdfast receive` listens there.",
+        ),
+    ] = None,
+    is_numbered: Annotated[
+        bool,
+        typer.Option("--numbered", help="With --callback: each line says where it stands, so that none is seen twice."),
+    ] = False,
     count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave after so many messages.")] = None,
     timeout: Annotated[
         float | None,
@@ -59,8 +75,18 @@ def subscribe(
 
     With `--as NAME` each message is acknowledged once it is printed. A broker that is away is waited for.
 
+    With `--callback HOST:PORT` nothing is printed: the cluster connects to that address and delivers there, also after
+    this command has ended. `holdfast subscriptions` lists and removes what was made this way.
+
     Exit code 1: fewer than `--count` messages came within `--timeout`.
     """
+    if callback is not None:
+        if address or count is not None or timeout is not None:
+            raise typer.BadParameter("--callback goes with --name, --from and --numbered only")
+        subscribe_callback(topic, callback, name, start, server, is_numbered=is_numbered, as_json=as_json)
+        return
+    if is_numbered:
+        raise typer.BadParameter("--numbered goes with --callback")
     addresses = checked_addresses(context, address) if address else []
     if addresses and start != "latest":
         raise typer.BadParameter("addresses are read from now on, or under a name: --from needs --server")

@@ -14,11 +14,13 @@ The way of a publish: `client` → `producer` → `route` (which partition) → 
 `subscription` → `message`, and its acknowledgement: `ack_ranges` → `acks` → `api`.
 
 A pair of brokers is spoken to over the text protocol: `pair_publisher` does what `failover` decides,
-`pair_subscriber` hands out what `merging` makes of both brokers' messages.
+`pair_subscriber` hands out what `merging` makes of both brokers' messages. A `receiver` is connected to: it is the
+other end of a callback.
 """
 
 from holdfast.client.ack_ranges import TooManyOpenRanges
 from holdfast.client.blocking import BlockingClient, connect_blocking
+from holdfast.client.blocking_receiver import BlockingReceiver
 from holdfast.client.blocking_subscription import BlockingMessage, BlockingSubscription
 from holdfast.client.client import Client, connect
 from holdfast.client.descriptions import BrokerInfo
@@ -35,9 +37,11 @@ from holdfast.client.message import Message, MessageBatch
 from holdfast.client.pair import ConnectionChange
 from holdfast.client.pair_publisher import PairPublished, PairPublisher
 from holdfast.client.pair_subscriber import PairMessage, PairSubscriber
+from holdfast.client.receiver import ReceivedMessage, Receiver
 from holdfast.client.results import PublishResults
 from holdfast.client.subscription import Subscription
 from holdfast.client.transactions import BlockingTransaction, Transaction
+from holdfast.model.callbacks import CallbackDescription
 from holdfast.model.errors import CallerError, ConnectionLost, HoldfastError, RemoteError
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -46,9 +50,11 @@ from holdfast.model.transactions import CommitResult, StageReceipt, WriterDescri
 __all__ = [
     "BlockingClient",
     "BlockingMessage",
+    "BlockingReceiver",
     "BlockingSubscription",
     "BlockingTransaction",
     "BrokerInfo",
+    "CallbackDescription",
     "CallerError",
     "Client",
     "ClientClosed",
@@ -70,6 +76,8 @@ __all__ = [
     "PublishManyRefused",
     "PublishResults",
     "Published",
+    "ReceivedMessage",
+    "Receiver",
     "RemoteError",
     "StageReceipt",
     "Subscription",

@@ -21,6 +21,7 @@ from holdfast.client.loop_thread import LoopThread
 from holdfast.client.message import Message
 from holdfast.client.results import PublishResults
 from holdfast.client.transactions import BlockingTransaction
+from holdfast.model.callbacks import CallbackDescription, CallbackFormat
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
@@ -163,6 +164,25 @@ class BlockingClient:
 
     def delete_cursor(self, topic: str, name: str) -> None:
         self._thread.run(self._client.delete_cursor(topic, name))
+
+    # --- callbacks ----------------------------------------------------------------------------------
+
+    def subscribe_callback(
+        self,
+        topic: str,
+        callback: str,
+        *,
+        name: str | None = None,
+        start: Place = "latest",
+        format: CallbackFormat = "numbered",
+    ) -> CallbackDescription:
+        return self._thread.run(self._client.subscribe_callback(topic, callback, name=name, start=start, format=format))
+
+    def subscriptions(self, topic: str | None = None) -> list[CallbackDescription]:
+        return self._thread.run(self._client.subscriptions(topic))
+
+    def remove_subscription(self, topic: str, name: str) -> None:
+        self._thread.run(self._client.remove_subscription(topic, name))
 
     # --- transactions -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 
+from holdfast.client import callbacks
 from holdfast.client.addresses import Addresses, parse_url
 from holdfast.client.api import Api, Place
 from holdfast.client.descriptions import BrokerInfo
@@ -19,6 +20,7 @@ from holdfast.client.results import PublishResults
 from holdfast.client.starts import resolve
 from holdfast.client.subscription import Subscription
 from holdfast.client.transactions import Transaction, describe_writer, forget_writer, list_writers
+from holdfast.model.callbacks import CallbackDescription, CallbackFormat
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import BadValue, RemoteError
 from holdfast.model.ids import Offset
@@ -237,6 +239,34 @@ class Client:
     async def delete_cursor(self, topic: str, name: str) -> None:
         self._check_open()
         await self._api.delete_cursor(topic, name)
+
+    # --- callbacks ----------------------------------------------------------------------------------
+
+    async def subscribe_callback(
+        self,
+        topic: str,
+        callback: str,
+        *,
+        name: str | None = None,
+        start: Place = "latest",
+        format: CallbackFormat = "numbered",
+    ) -> CallbackDescription:
+        """Have the cluster connect to `callback`, a `Receiver`'s `HOST:PORT`, and deliver a topic there.
+
+        It is durable, and survives the node it was made on. A name that is known goes on where it stands.
+        """
+        self._check_open()
+        return await callbacks.subscribe_callback(self._api, topic, callback, name, start, format)
+
+    async def subscriptions(self, topic: str | None = None) -> list[CallbackDescription]:
+        """Those with a callback, and how each of them stands."""
+        self._check_open()
+        return await callbacks.list_subscriptions(self._api, topic)
+
+    async def remove_subscription(self, topic: str, name: str) -> None:
+        """Its cursor goes with it."""
+        self._check_open()
+        await callbacks.remove_subscription(self._api, topic, name)
 
     # --- transactions -------------------------------------------------------------------------------
 

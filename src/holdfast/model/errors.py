@@ -108,6 +108,13 @@ class TooManySubscriptions(CallerError):
     http_status = 429
 
 
+class CallbackRefused(CallerError):
+    """This broker may not connect to that address: `callback_networks` and `callback_port_min` say where it may."""
+
+    code = "callback_refused"
+    http_status = 403
+
+
 class TooManyTopics(CallerError):
     code = "too_many_topics"
     http_status = 429
@@ -176,6 +183,10 @@ class ReplacedByConsensus(CallerError):
 
     code = "replaced_by_consensus"
     http_status = 409
+
+
+class SubscriptionNotFound(NotFound):
+    code = "subscription_not_found"
 
 
 class NotSubscribed(CallerError):

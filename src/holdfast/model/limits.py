@@ -43,6 +43,15 @@ TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
 # Bytes queued towards a reader that does not read, before its pump waits for it.
 SUBSCRIBER_BUFFER_BYTES_MAX: Final = 256 * KIB
 
+# Each is an open connection on every node that leads a part of its topic, and an attempt a second while it is away.
+CALLBACKS_MAX: Final = 4_096
+# Sent to a receiver and not acknowledged, before no more is sent. One more read may be added to it.
+CALLBACK_WINDOW_BYTES_MAX: Final = 1 * MIB
+# What is not acknowledged for so long is sent again, over another connection.
+CALLBACK_ACK_TIMEOUT_MS: Final = 30_000
+# Below are the well-known services, whose protocols a line of text might mean something in.
+CALLBACK_PORT_MIN: Final = 1024
+
 CONNECTIONS_MAX: Final = 10_000
 # JSON takes ten times its size in memory while it is decoded.
 HTTP_BODY_BYTES_MAX: Final = 16 * MIB

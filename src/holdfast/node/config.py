@@ -7,6 +7,7 @@ same everywhere: `text_dialect` in the file, `HOLDFAST_TEXT_DIALECT`, `--text-di
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ from msgspec import Meta
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.plain.settings import PlainSettings
 from holdfast.backends.postgres import address
+from holdfast.broker import callback_addresses
+from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
 from holdfast.model.errors import BadValue, ConfigError
@@ -149,6 +152,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     half_line_timeout_ms: Annotated[
         int, Meta(ge=10, description="how long a text client may leave a line unfinished")
     ] = int(limits.TEXT_HALF_LINE_TIMEOUT_S * 1000)
+    callback_networks: Annotated[
+        list[str],
+        Meta(
+            description="where callbacks may go: networks as 10.0.0.0/8, public for all addresses of the internet, and "
+            "local for this machine, as long as the broker listens on it only"
+        ),
+    ] = msgspec.field(default_factory=lambda: [callback_addresses.PUBLIC, callback_addresses.LOCAL])
+    callback_port_min: Annotated[int, Meta(ge=1, le=65535, description="the lowest port that callbacks may go to")] = (
+        limits.CALLBACK_PORT_MIN
+    )
+    callback_ack_timeout_ms: Annotated[
+        int,
+        Meta(ge=100, description="how long a receiver may leave messages unacknowledged before they are sent again"),
+    ] = limits.CALLBACK_ACK_TIMEOUT_MS
     dedupe_ids_max: Annotated[int, Meta(ge=1, description="how many message ids a partition remembers")] = (
         limits.DEDUPE_IDS_MAX
     )
@@ -229,6 +246,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self.processor_settings.checked(self.processor_spec)
         try:
             self.default_topic.checked()
+            self.callback_policy  # noqa: B018 - raises
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
@@ -288,6 +306,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return TopicConfig(retention_ms=self.retention_ms, retention_bytes=self.retention_bytes)
 
     @property
+    def callback_policy(self) -> CallbackPolicy:
+        listens = [parse_address("", each)[0] for each in (self.text, self.http, self.queen, self.peer) if each]
+        return CallbackPolicy(
+            self.callback_networks, port_min=self.callback_port_min, is_local=all(map(_is_loopback, listens))
+        )
+
+    @property
     def processor_spec(self) -> ProcessorSpec | None:
         if self.compute_ms is None and self.processor is None:
             return None
@@ -340,6 +365,13 @@ def description(name: str) -> str:
     """What a setting is for."""
     hint = get_type_hints(Config, include_extras=True)[name]
     return next(str(meta.description) for meta in hint.__metadata__ if isinstance(meta, Meta))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def parse_address(name: str, text: str) -> tuple[str, int]:

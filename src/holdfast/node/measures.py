@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from holdfast.model.callbacks import DeliveryState
 from holdfast.model.metrics import Metric, metric
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def measured(node: Node) -> list[Metric]:
         *node.store.measured(),
         *_of_processing(node),
         *_of_transactions(node),
+        *_of_callbacks(node),
     ]
 
 
@@ -58,6 +60,17 @@ def _of_transactions(node: Node) -> Iterator[Metric]:
     yield metric("counter", "transactions_restarts_total", "Coordinators that began again.", stats.restarts)
     waiting = node.transactions.waiting()
     yield metric("gauge", "transactions_waiting", "Commits that are decided and not visible yet.", waiting)
+
+
+def _of_callbacks(node: Node) -> Iterator[Metric]:
+    if node.deliveries is None:
+        return
+    states = node.deliveries.states()
+    text = "Receivers that this node delivers to, by how it gets along with them."
+    for state in get_args(DeliveryState):
+        yield metric("gauge", "callbacks", text, states[state], state=state)
+    acknowledged = node.deliveries.stats.acknowledged
+    yield metric("counter", "callback_acknowledged_total", "Messages that receivers acknowledged here.", acknowledged)
 
 
 def resident_bytes() -> int:

@@ -17,6 +17,7 @@ import structlog
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import is_derived, processed_topic
+from holdfast.frontends.callbacks.deliveries import CallbackDeliveries
 from holdfast.frontends.http import HttpFrontend, Info
 from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import BadTopicName, ConfigError, HoldfastError
@@ -58,6 +59,7 @@ class Node:
         self._files_max = 0
         self.pool: WorkerPool | None = None
         self.stage: ProcessingStage | None = None
+        self.deliveries: CallbackDeliveries | None = None
         # Set when this node cannot keep what it promises any more.
         self.failed = asyncio.Event()
         self.failure: HoldfastError | None = None
@@ -126,6 +128,17 @@ class Node:
             self.stage = ProcessingStage(self.broker, self.pool, handles=self._is_processed, log=_log_processing)
             await self.stage.start()
             undo.push_async_callback(self.stage.stop)
+        if (callbacks := self.store.callbacks) is not None:
+            self.broker.callbacks.serve(callbacks, config.callback_policy)
+            self.deliveries = CallbackDeliveries(
+                self.broker,
+                callbacks,
+                config.callback_policy,
+                ack_timeout_s=config.callback_ack_timeout_ms / 1000,
+                log=log.warning,
+            )
+            self.deliveries.start()
+            undo.push_async_callback(self.deliveries.stop)
         await self._listen(undo)
         self.addresses |= self.store.announce(self.addresses)
         loop = asyncio.get_running_loop()
@@ -206,6 +219,8 @@ class Node:
         if self.stage is not None and self.pool is not None:
             await self.stage.stop(drain_s)
             await self.pool.stop()
+        if self.deliveries is not None:
+            await self.deliveries.stop()
         await self.transactions.stop()
         await self.store.stop()
 

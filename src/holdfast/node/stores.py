@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.callback_table import ClusterCallbacks
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.backends.plain.settings import PlainSettings
@@ -25,6 +26,7 @@ from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
+from holdfast.broker.callbacks import CallbackStore
 from holdfast.broker.intake import ReplicaIntake
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
@@ -84,6 +86,11 @@ class Store(Protocol):
     def measured(self) -> Iterator[Metric]: ...
 
     @property
+    def callbacks(self) -> CallbackStore | None:
+        """What keeps subscriptions that the cluster connects to, if anything does; once it is started."""
+        ...
+
+    @property
     def spill(self) -> SpillBackend | None:
         """What keeps messages while the store cannot take them; once it is started."""
         ...
@@ -127,6 +134,10 @@ class ClusterStore:
     @property
     def intake(self) -> None:
         return None
+
+    @property
+    def callbacks(self) -> CallbackStore:
+        return ClusterCallbacks(self.cluster_backend)
 
     @property
     def place(self) -> str:
@@ -215,6 +226,10 @@ class PlainStore:
         return self.backend.intake
 
     @property
+    def callbacks(self) -> None:
+        return None  # the partner may be any broker, and would not know of them
+
+    @property
     def place(self) -> str:
         return self._alone.place
 
@@ -276,6 +291,10 @@ class PostgresStore:
 
     @property
     def intake(self) -> None:
+        return None
+
+    @property
+    def callbacks(self) -> None:
         return None
 
     @property

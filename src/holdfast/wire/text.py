@@ -8,6 +8,8 @@ tolerated)::
     SUBSCRIBE|<topic>[|<name>]                   SUBACK|Subscribed successfully
     SUBSCRIBE_ID|<topic>[|<name>]                SUBACK|Subscribed successfully
     UNSUBSCRIBE|<topic>                          UNSUBACK|Unsubscribed successfully
+    SUBSCRIBE_CALLBACK|<topic>|<host:port>[|<name>]  SUBACK|Subscribed successfully
+    UNSUBSCRIBE_CALLBACK|<topic>|<host:port>     UNSUBACK|Unsubscribed successfully
     PING                                         PONG
     HEARTBEAT                                    HEARTBEAT_ACK
 
@@ -224,8 +226,13 @@ _USAGE = {
     b"SUBSCRIBE": (1, 2, "SUBSCRIBE|<topic> or SUBSCRIBE|<topic>|<name>"),
     b"SUBSCRIBE_ID": (1, 2, "SUBSCRIBE_ID|<topic> or SUBSCRIBE_ID|<topic>|<name>"),
     b"UNSUBSCRIBE": (1, 1, "UNSUBSCRIBE|<topic>"),
+    b"SUBSCRIBE_CALLBACK": (2, 3, "SUBSCRIBE_CALLBACK|<topic>|<host:port> or with |<name> behind it"),
+    b"UNSUBSCRIBE_CALLBACK": (2, 2, "UNSUBSCRIBE_CALLBACK|<topic>|<host:port>"),
     b"PING": (0, 0, "PING"),
     b"HEARTBEAT": (0, 0, "HEARTBEAT"),
 }
 _REPLICATION = frozenset((b"REPLICATE", b"MARK_DELIVERED", b"CLEAR", b"ROLE"))
-_KNOWN = "PUBLISH, PUBLISH_ID, SUBSCRIBE, SUBSCRIBE_ID, UNSUBSCRIBE, PING and HEARTBEAT"
+_KNOWN = (
+    "PUBLISH, PUBLISH_ID, SUBSCRIBE, SUBSCRIBE_ID, UNSUBSCRIBE, SUBSCRIBE_CALLBACK, UNSUBSCRIBE_CALLBACK, PING and "
+    "HEARTBEAT"
+)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.model.callbacks import CallbackFormat
 from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -115,6 +116,41 @@ class RaiseLevel(msgspec.Struct, array_like=True, frozen=True, tag=9):
     level: int
 
 
+class AddCallback(msgspec.Struct, array_like=True, frozen=True, tag=20):
+    """Somebody subscribes with an address, or moves a subscription to another one."""
+
+    topic: TopicName
+    token: str
+    name: CursorName
+    address: str
+    format: CallbackFormat
+    created_ms: TimestampMs
+
+
+class RemoveCallback(msgspec.Struct, array_like=True, frozen=True, tag=21):
+    """`delivered` is the topic whose messages it gets, and which has its cursor."""
+
+    topic: TopicName
+    token: str
+    name: CursorName
+    delivered: TopicName
+
+
+class MoveCallback(msgspec.Struct, array_like=True, frozen=True, tag=22):
+    """A receiver has acknowledged. Only for the subscription of this number: another one of its name stays.
+
+    `lost` are sums, so that the same command twice counts once.
+    """
+
+    topic: TopicName
+    name: CursorName
+    number: int
+    delivered: TopicName
+    delivered_token: str
+    positions: dict[int, Offset]
+    lost: dict[int, int]
+
+
 Command = (
     CreateTopic
     | CreateTopicOfBefore
@@ -126,6 +162,9 @@ Command = (
     | PreferLeader
     | RaiseLevel
     | DrawCursor
+    | AddCallback
+    | RemoveCallback
+    | MoveCallback
 )
 
 # What became of a command: nothing to say, an error (`wire/peer_errors.py`), or what was drawn.

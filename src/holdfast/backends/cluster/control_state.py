@@ -7,18 +7,22 @@ from collections.abc import Callable
 import structlog
 
 from holdfast.backends.cluster import state
+from holdfast.backends.cluster.callback_table import CallbackTable
 from holdfast.backends.cluster.commands import (
     COMMANDS_MAX,
+    AddCallback,
     Command,
     CreateTopic,
     CreateTopicOfBefore,
     DeleteTopic,
     DrawCursor,
     DropCursor,
+    MoveCallback,
     MoveCursor,
     NoteNode,
     PreferLeader,
     RaiseLevel,
+    RemoveCallback,
     TakeCursor,
 )
 from holdfast.backends.cluster.control import Answered
@@ -51,6 +55,7 @@ class ControlState:
         self.level = level
         self._raft = raft
         self.cursors = CursorTable(propose, propose_draw, topics.token_of, loaded.cursors, loaded.draws)
+        self.callbacks = CallbackTable(propose, topics.token_of, loaded.callbacks)
         self.nodes = loaded.nodes
         topics.preferred = loaded.preferred
 
@@ -82,10 +87,14 @@ class ControlState:
             case DeleteTopic():
                 topic = await self.topics.delete(command)
                 self.cursors.forget_topic(topic.name)
+                self.callbacks.forget_topic(topic.name)
                 return state.without_topic(topic.name)
             case MoveCursor():
                 self._check(command.topic, command.token)
-                return state.cursor_rows((command.topic, command.name), self.cursors.apply(command))
+                changed = self.cursors.apply(command)
+                if not command.only_forward:
+                    self.callbacks.sought(command.topic, command.name)
+                return state.cursor_rows((command.topic, command.name), changed)
             case TakeCursor():
                 self._check(command.topic, command.token)
                 return state.cursor_rows((command.topic, command.name), self.cursors.apply_take(command))
@@ -112,6 +121,24 @@ class ControlState:
                 before = self.level.number
                 self.level.raise_to(command.level)
                 return state.level_rows(before, self.level.number)
+            case AddCallback():
+                self._check(command.topic, command.token)
+                return [state.callback_row(self.callbacks.apply_add(command, number))]
+            case RemoveCallback():
+                self._check(command.topic, command.token)
+                self.callbacks.apply_remove(command)
+                self.cursors.apply_drop((command.delivered, command.name))
+                return [
+                    state.without_callback((command.topic, command.name)),
+                    *state.without_cursor((command.delivered, command.name)),
+                ]
+            case MoveCallback():
+                self._check(command.delivered, command.delivered_token)
+                moved = [state.callback_row(each) for each in self.callbacks.apply_move(command)]
+                move = MoveCursor(
+                    command.delivered, command.delivered_token, command.name, command.positions, only_forward=True
+                )
+                return moved + state.cursor_rows((command.delivered, command.name), self.cursors.apply(move))
 
     def _check(self, name: TopicName, token: str) -> None:
         """A command that comes late must not change another topic of the same name."""
@@ -128,6 +155,7 @@ class ControlState:
             if topic.name not in self.topics.known:
                 await self.topics.open(topic)
         self.cursors.replace(loaded.cursors, loaded.draws)
+        self.callbacks.replace(loaded.callbacks)
         self.nodes = loaded.nodes
         self.level.raise_to(loaded.level)
         self.topics.preferred = loaded.preferred

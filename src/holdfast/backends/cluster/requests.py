@@ -17,6 +17,7 @@ class Method(IntEnum):
     STATUS = 5
     TRANSFER = 6
     ENTRIES = 7
+    CALLBACKS = 20
 
 
 class PublishRequest(msgspec.Struct, array_like=True, frozen=True):

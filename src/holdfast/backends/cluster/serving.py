@@ -87,6 +87,7 @@ class Serving:
             Method.STATUS: self._tell_status,
             Method.TRANSFER: self._transfer,
             Method.ENTRIES: self._give_entries,
+            Method.CALLBACKS: self._tell_callbacks,
         }
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
@@ -134,6 +135,9 @@ class Serving:
 
     async def _tell_status(self, body: memoryview) -> bytes:
         return self._status()
+
+    async def _tell_callbacks(self, body: memoryview) -> bytes:
+        return msgspec.json.encode(self._state.callbacks.tell())
 
     async def _transfer(self, body: memoryview) -> bytes:
         wanted = _decode_transfer(body)

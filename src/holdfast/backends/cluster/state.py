@@ -1,11 +1,11 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
 Tables: `topics`, `cursors`, `draws` (what readers of a cursor drew last), `nodes`, `preferred` (leaders that somebody
-asked for), `level` (of the cluster, see `levels.py`) and `applied(log_index, term)` with one row: the last entry of the
-control log whose changes are in the others. `state_schema.py` describes them. A node's snapshot is this file. It is in
-WAL mode with `synchronous=FULL`; reads are served from memory, writes go through one thread, which commits everything
-that waits in one transaction, together with the new `applied`. Of rows that are written over and over in there, such as
-a busy reader's, only the last is.
+asked for), `callbacks` (subscriptions that the cluster connects to), `level` (of the cluster, see `levels.py`) and
+`applied(log_index, term)` with one row: the last entry of the control log whose changes are in the others.
+`state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`; reads are
+served from memory, writes go through one thread, which commits everything that waits in one transaction, together with
+the new `applied`. Of rows that are written over and over in there, such as a busy reader's, only the last is.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
@@ -39,6 +39,7 @@ import msgspec
 from holdfast.backends.cluster import levels, state_schema
 from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.broker.results import refuse
+from holdfast.model.callbacks import Callback
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
@@ -74,6 +75,7 @@ class Loaded(msgspec.Struct):
     nodes: dict[str, NodeRow]
     preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
     draws: dict[CursorKey, dict[int, list[DrawRow]]] = msgspec.field(default_factory=dict)
+    callbacks: dict[CursorKey, Callback] = msgspec.field(default_factory=dict)
     applied: LogIndex = LogIndex(0)
     applied_term: Term = Term(0)
     level: int = levels.BASELINE
@@ -296,7 +298,30 @@ def _read_draws(connection: sqlite3.Connection, loaded: Loaded) -> None:
         loaded.draws.setdefault((topic, name), {}).setdefault(partition, []).append(DrawRow(*row))
 
 
-_READERS: Final = (_read_topics, _read_cursors, _read_draws, _read_nodes, _read_preferred, _read_applied, _read_level)
+def _read_callbacks(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    for topic, name, number, address, form, created_ms, lost in connection.execute(
+        "SELECT topic, name, number, address, format, created_ms, lost FROM callbacks"
+    ):
+        loaded.callbacks[topic, name] = Callback(
+            topic=topic,
+            name=name,
+            number=number,
+            address=address,
+            format=form,
+            created_ms=created_ms,
+            lost=msgspec.json.decode(lost, type=dict[int, int]),
+        )
+
+
+_READERS: Final = (
+    _read_topics,
+    _read_cursors,
+    _read_nodes,
+    _read_preferred,
+    _read_callbacks,
+    _read_applied,
+    _read_level,
+)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -350,6 +375,8 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield node_row(row)
     for place, node in loaded.preferred.items():
         yield preferred_row(*place, node)
+    for callback in loaded.callbacks.values():
+        yield callback_row(callback)
     yield from level_rows(levels.BASELINE, loaded.level)
     yield applied_row(loaded.applied, loaded.applied_term)
 
@@ -368,6 +395,7 @@ def without_topic(name: TopicName) -> list[Statement]:
         ("DELETE FROM cursors WHERE topic = ?", (name,)),
         ("DELETE FROM draws WHERE topic = ?", (name,)),
         ("DELETE FROM preferred WHERE topic = ?", (name,)),
+        ("DELETE FROM callbacks WHERE topic = ?", (name,)),
         ("DELETE FROM topics WHERE name = ?", (name,)),
     ]
 
@@ -401,6 +429,21 @@ def level_rows(before: int, level: int) -> list[Statement]:
 
 def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:
     return "INSERT OR REPLACE INTO preferred VALUES (?, ?, ?)", (topic, partition, node)
+
+
+def callback_row(callback: Callback) -> Statement:
+    lost = msgspec.json.encode(callback.lost).decode()
+    place = (callback.topic, callback.name, callback.number, callback.address)
+    return "INSERT OR REPLACE INTO callbacks VALUES (?, ?, ?, ?, ?, ?, ?)", (
+        *place,
+        callback.format,
+        callback.created_ms,
+        lost,
+    )
+
+
+def without_callback(key: CursorKey) -> Statement:
+    return "DELETE FROM callbacks WHERE topic = ? AND name = ?", key
 
 
 def applied_row(index: LogIndex, term: Term) -> Statement:

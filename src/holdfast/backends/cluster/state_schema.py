@@ -41,6 +41,12 @@ _FROM_BEFORE_THE_CONTROL_LOG: Final = (
 
 # By the version that a step leads to, in order. Steps are never changed once they were released.
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
+    4: (
+        """CREATE TABLE callbacks (
+    topic TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL, address TEXT NOT NULL, format TEXT NOT NULL,
+    created_ms INTEGER NOT NULL, lost TEXT NOT NULL, PRIMARY KEY (topic, name)
+) STRICT, WITHOUT ROWID""",
+    ),
     5: (
         """CREATE TABLE draws (
     topic TEXT NOT NULL, name TEXT NOT NULL, partition INTEGER NOT NULL, place INTEGER NOT NULL,

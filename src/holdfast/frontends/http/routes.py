@@ -9,6 +9,7 @@ from holdfast.frontends.http.exchange import BATCHES_TYPE
 from holdfast.frontends.http.routes_operation import CLUSTER, OPERATION
 from holdfast.frontends.http.routes_queue import QUEUE
 from holdfast.frontends.http.routes_queues import QUEUES
+from holdfast.frontends.http.routes_subscriptions import SUBSCRIPTIONS
 from holdfast.frontends.http.routes_transactions import TRANSACTIONS
 from holdfast.frontends.http.routing import BODY_ERRORS, Answer, Content, Route, ok
 from holdfast.model import errors
@@ -312,4 +313,15 @@ _CURSORS: Final = (
     ),
 )
 
-ROUTES: Final = (*_TOPICS, *_PUBLISH, *_READ, *_CURSORS, *QUEUE, *QUEUES, *TRANSACTIONS, *CLUSTER, *OPERATION)
+ROUTES: Final = (
+    *_TOPICS,
+    *_PUBLISH,
+    *_READ,
+    *_CURSORS,
+    *SUBSCRIPTIONS,
+    *QUEUE,
+    *QUEUES,
+    *TRANSACTIONS,
+    *CLUSTER,
+    *OPERATION,
+)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from holdfast.model.callbacks import CallbackDescription, CallbackFormat
 from holdfast.model.cluster import GroupDescription
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -101,6 +102,18 @@ class Seek(Struct, frozen=True, forbid_unknown_fields=True):
     partition: Partition | None = None
 
 
+class Subscribe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic, and the address that it is delivered to."""
+
+    topic: str
+    callback: Annotated[str, Meta(description="HOST:PORT where the receiver listens")]
+    name: Annotated[str | None, Meta(description="of its cursor; absent: made of the address")] = None
+    start: Annotated[Place, Meta(description="where a new name begins")] = field(default="latest", name="from")
+    format: Annotated[
+        CallbackFormat, Meta(description="`numbered`: each line says where it stands, so that none is seen twice")
+    ] = "plain"
+
+
 class Commit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transaction: what these receipts stand for, in this order."""
 
@@ -127,6 +140,10 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Topics(Struct, frozen=True):
     topics: list[TopicDescription]
+
+
+class Subscriptions(Struct, frozen=True):
+    subscriptions: list[CallbackDescription]
 
 
 class PublishResult(Struct, frozen=True, kw_only=True):

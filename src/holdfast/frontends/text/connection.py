@@ -9,8 +9,8 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Coroutine, Sequence
+from typing import Any, cast
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.intake import ReplicaIntake, ReplicaSession
@@ -40,6 +40,8 @@ from holdfast.wire.text import Command, Dialect, Invalid, Item, Publishes, Publi
 
 # A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+# As such a line is counted until it is answered: each is a task, and so there are a thousand of them at most.
+_CHANGE_BYTES = TEXT_UNACKNOWLEDGED_BYTES_MAX // 1024
 
 SubscriptionKey = tuple[str, CursorName | None]
 
@@ -232,8 +234,32 @@ class TextConnection(asyncio.Protocol):
             self._subscribe(item.fields, with_ids=False)
         elif item.name == b"SUBSCRIBE_ID":
             self._subscribe(item.fields, with_ids=True)
-        else:
+        elif item.name == b"UNSUBSCRIBE":
             self._unsubscribe(item.fields[0].decode("utf-8", "replace"))
+        else:
+            self._change_callback(item)
+
+    def _change_callback(self, item: Command) -> None:
+        """Somebody subscribes with an address, or not any more: a matter of the cluster, and not of this connection."""
+        topic, address, *rest = (field.decode("utf-8", "replace") for field in item.fields)
+        callbacks = self._broker.callbacks
+        change: Coroutine[Any, Any, object]
+        if item.name == b"SUBSCRIBE_CALLBACK":
+            name = rest[0] if rest and rest[0] else None
+            change, answer = callbacks.subscribe(topic, address, name=name), self._dialect.subscribed
+        else:
+            change, answer = callbacks.unsubscribe_address(topic, address), self._dialect.unsubscribed
+        task = self._loop.create_task(self._answer_when_done(change, answer, self._replies.place(_CHANGE_BYTES)))
+        self._opening.add(task)
+        task.add_done_callback(self._opened)
+
+    async def _answer_when_done(self, change: Coroutine[Any, Any, object], answer: bytes, reply: Reply) -> None:
+        try:
+            await change
+        except HoldfastError as error:
+            self._replies.fail(reply, error)
+        else:
+            self._replies.set(reply, answer)
 
     def _subscribe(self, fields: list[bytes], *, with_ids: bool) -> None:
         topic = fields[0].decode("utf-8", "replace")

@@ -1,0 +1,69 @@
+"""`holdfast receive`: the other end of a callback, on standard output."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import JsonLines, examples
+
+if TYPE_CHECKING:
+    from holdfast.client import ReceivedMessage
+
+EXAMPLES = examples(
+    "holdfast receive 127.0.0.1:9000",
+    "holdfast receive 127.0.0.1:9000 --json --count 10",
+)
+# What a shell reports for a program that a closed pipe ended, and for one that was interrupted.
+_EXIT_PIPE_CLOSED: Final = 141
+_EXIT_INTERRUPTED: Final = 130
+
+
+def receive(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where to listen.", show_default=False)],
+    count: Annotated[int | None, typer.Option(min=1, metavar="N", help="Leave after so many messages.")] = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Listen at an address that callbacks go to, and print what comes, a line each, bytes unchanged.
+
+    A message is acknowledged once it is printed. `holdfast subscribe TOPIC --callback HOST:PORT` has a topic sent here.
+    """
+    from holdfast.client import BlockingReceiver
+
+    printed = 0
+    try:
+        with BlockingReceiver(address) as receiver:
+            output.note(f"holdfast: listening at {receiver.address}")
+            for message in receiver:
+                _print(message, as_json=as_json)
+                printed += 1
+                if printed == count:
+                    break
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(_EXIT_PIPE_CLOSED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
+
+
+def _print(message: ReceivedMessage, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(_as_json(message))
+        return
+    sys.stdout.buffer.write(message.value + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _as_json(message: ReceivedMessage) -> dict[str, Any]:
+    fields: dict[str, Any] = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+    if message.id is not None:
+        fields["id"] = message.id
+    try:
+        return {**fields, "value": message.value.decode()}
+    except UnicodeDecodeError:
+        return {**fields, "base64": base64.b64encode(message.value).decode()}

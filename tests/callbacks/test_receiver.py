@@ -1,0 +1,159 @@
+"""The Python receiver: each message once and in order, whatever connections come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.client import BlockingReceiver, Receiver, connect_blocking
+from holdfast.model.errors import ConfigError
+from holdfast.testing import LocalCluster
+from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.text.in_process.talk import Serving, Talk, address_of
+
+
+async def dial(receiver: Receiver) -> Talk:
+    """A connection as a broker makes it."""
+    return Talk(*await asyncio.open_connection(*address_of(receiver.address)))
+
+
+def at(offset: int, partition: int = 0, stream: int = 1) -> bytes:
+    return b"MESSAGE_AT|%d|%d|%d||orders|m%d" % (stream, partition, offset, offset)
+
+
+async def test_messages_are_acknowledged_after_they_were_processed_and_not_before() -> None:
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as broker:
+        broker.send(at(0), at(1), at(2))
+        assert (await receiver.get()).value == b"m0"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await broker.reader.readline()
+        assert [each.value for each in await receiver.get_many()] == [b"m1", b"m2"]
+        assert await broker.line() == b"ACK|1"
+        receiver.done()
+        assert await broker.line() == b"ACK|2"
+
+
+async def test_what_another_node_sends_again_is_handed_out_once_and_acknowledged_when_it_is_done() -> None:
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as first, await dial(receiver) as second:
+        first.send(*map(at, range(3)))
+        got = [(await receiver.get()).value]
+        second.send(*map(at, range(5)))
+        got += [(await receiver.get()).value for _ in range(4)]
+        assert got == [b"m0", b"m1", b"m2", b"m3", b"m4"]
+        # The last one is not done, and the repeated ones before it are.
+        acknowledged = 0
+        while acknowledged < 4:
+            acknowledged += int((await second.line()).removeprefix(b"ACK|"))
+        assert acknowledged == 4
+        receiver.done()
+        assert await second.line() == b"ACK|1"
+
+
+async def test_partitions_and_a_topic_that_was_created_anew_are_told_apart() -> None:
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as broker:
+        broker.send(at(0), at(0, partition=1), at(0), at(0, stream=2))
+        got = [await receiver.get() for _ in range(3)]
+        assert [(each.partition, each.offset, each.topic) for each in got] == [
+            (0, 0, "orders"),
+            (1, 0, "orders"),
+            (0, 0, "orders"),
+        ]
+
+
+async def test_plain_lines_and_bytes_that_are_no_line_are_understood() -> None:
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as broker:
+        broker.send(b"MESSAGE|orders|a|b", b"MESSAGE_BASE64|orders|YQpi", b"MESSAGE_AT_BASE64|1|2|3|x%7Cy|orders|YQpi")
+        got = [await receiver.get() for _ in range(3)]
+        assert [each.value for each in got] == [b"a|b", b"a\nb", b"a\nb"]
+        assert (got[0].partition, got[0].offset, got[0].id) == (None, None, None)
+        assert (got[2].partition, got[2].offset, got[2].id) == (2, 3, "x|y")
+
+
+async def test_who_sends_something_else_is_hung_up_on_and_nobody_else() -> None:
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as stranger, await dial(receiver) as broker:
+        stranger.send(b"GET / HTTP/1.1", b"")
+        assert await stranger.closed_after() == b""
+        broker.send(at(0))
+        assert (await receiver.get()).text == "m0"
+
+
+async def test_a_receiver_says_what_is_wrong_with_an_address() -> None:
+    for wrong in ("9000", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000"):
+        with pytest.raises(ConfigError, match="HOST:PORT"):
+            Receiver(wrong)
+
+
+async def test_ids_and_lines_of_all_kinds_survive_the_way_from_publisher_to_receiver(broker: Serving) -> None:
+    async with Receiver("127.0.0.1:0") as receiver:
+        body = {"topic": "orders", "callback": receiver.address, "format": "numbered", "from": "earliest"}
+        values = [
+            {"value": "a\nb", "id": "50%|x"},
+            {"value": "plain"},
+            {"value": ""},
+            {"value": "pipe|pipe", "id": "7"},
+        ]
+        await broker.http("POST", "/v1/topics/orders/messages", {"messages": values})
+        await broker.http("POST", "/v1/subscriptions", body, expect=201)
+        got = [await receiver.get() for _ in range(4)]
+        assert [(each.offset, each.id, each.value) for each in got] == [
+            (0, "50%|x", b"a\nb"),
+            (1, None, b"plain"),
+            (2, None, b""),
+            (3, "7", b"pipe|pipe"),
+        ]
+
+
+def test_kill_of_the_node_that_delivers_loses_nothing_and_shows_nothing_twice() -> None:
+    count, each_time = 6000, 500
+    with (
+        LocalCluster(nodes=3) as cluster,
+        BlockingReceiver("127.0.0.1:0") as receiver,
+        cluster.connect_blocking() as broker,
+    ):
+        broker.create_topic("orders", partitions=2)
+        broker.subscribe_callback("orders", receiver.address, name="billing")
+
+        def publish(numbers: range) -> None:
+            for start in range(numbers.start, numbers.stop, each_time):
+                for partition in range(2):
+                    part = [str(number) for number in range(start + partition, start + each_time, 2)]
+                    broker.publish_many("orders", part, partition=partition, retry_safe=True)
+
+        publish(range(count // 3))
+        got = [receiver.get() for _ in range(100)]
+        cluster.kill(cluster.leader("orders", 0))
+        publish(range(count // 3, count))
+        got += [receiver.get() for _ in range(count - len(got))]
+        for partition in range(2):
+            values = [int(each.value) for each in got if each.partition == partition]
+            assert values == list(range(partition, count, 2))
+        # The next one is asked for, so all of them are done: their cursor gets there, on the nodes that are left.
+        broker.publish("orders", "last", partition=0)
+        assert receiver.get().value == b"last"
+        wait_until(lambda: broker.subscriptions("orders")[0].behind <= 1, "the cursor")
+        (found,) = broker.subscriptions("orders")
+        assert (found.lost, found.name) == (0, "billing")
+
+
+def test_commands_subscribe_receive_list_and_remove(tmp_path: Path) -> None:
+    def holdfast(*words: str) -> str:
+        command = [sys.executable, "-m", "holdfast.cli", *words, "--server", f"127.0.0.1:{broker.http_address[1]}"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    address = f"127.0.0.1:{free_port()}"
+    with BrokerProcess(tmp_path / "data") as broker:
+        said = holdfast("subscribe", "orders", "--callback", address, "--name", "billing", "--numbered")
+        assert said == f"orders is delivered to {address} as billing\n"
+        with connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client:
+            client.publish("orders", "hello", id="1")
+        listed = holdfast("subscriptions", "list")
+        assert "waiting" in listed and address in listed
+        command = [sys.executable, "-m", "holdfast.cli", "receive", address, "--count", "1", "--json"]
+        received = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        assert received == '{"topic":"orders","partition":0,"offset":0,"id":"1","value":"hello"}\n'
+        assert holdfast("subscriptions", "remove", "orders", "billing", "--yes") == "removed billing from orders\n"
