@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from holdfast.backends.cluster import commands, levels, state, state_schema
@@ -17,6 +18,7 @@ from holdfast.consensus.members import ReplicaId
 from holdfast.model.entries import KIND_COMMAND
 from holdfast.model.errors import BuildTooOld, ClusterLevelTooLow, DataDirectoryError
 from holdfast.storage.directory import DataDirectory
+from holdfast.wire.peer import Hello
 from tests.cluster.nodes import Nodes, now_ms, running, until
 
 FAR = levels.LEVEL + 1
@@ -133,6 +135,20 @@ async def test_node_that_meets_a_level_in_its_log_leaves_and_does_not_start_agai
     for name in again.addresses:
         with pytest.raises(BuildTooOld):
             await again.start(name)
+
+
+async def test_node_that_says_nonsense_of_its_level_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        neighbours = nodes.backends["n1"].neighbours
+        said = Hello(cluster=neighbours.cluster, node="n2", life="1", boot="b")
+        for level in ("", "-1", "two", "\u00b2", "9" * 5000):
+            for fact in (levels.UNDERSTOOD, levels.CLUSTER):
+                reason = neighbours.refusal(msgspec.structs.replace(said, facts={fact: level}))
+                assert reason is not None and "does not say clearly" in reason
+        assert nodes.failed == []
+        neighbours.level.number = FAR
+        older = neighbours.refusal(said)
+        assert older is not None and "start the version on n2 that the other nodes run" in older
 
 
 async def control_leader(nodes: Nodes) -> str:

@@ -190,6 +190,8 @@ def test_node_is_known_by_what_it_said(said: Hello) -> None:
         b'{"version":1}',
         peer.hello_frame(hello(node="a,b"))[6:],
         peer.hello_frame(hello(life=""))[6:],
+        peer.hello_frame(hello(oldest=2))[6:],
+        peer.hello_frame(hello(oldest=-1))[6:],
     ],
 )
 def test_what_is_no_hello_is_refused(body: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import (
+    backup,
     check,
     cluster,
     config,
@@ -42,7 +43,7 @@ app = typer.Typer(
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("up", epilog=up.EXAMPLES)(up.up)
 app.command("primary", epilog=pair.PRIMARY_EXAMPLES)(pair.primary)
-app.command("backup", epilog=pair.BACKUP_EXAMPLES)(pair.backup)
+app.add_typer(backup.app, name="backup")
 app.command("proxy", epilog=proxy.EXAMPLES)(proxy.proxy)
 app.command("publish", epilog=publish.EXAMPLES)(publish.publish)
 app.command("subscribe", epilog=subscribe.EXAMPLES)(subscribe.subscribe)

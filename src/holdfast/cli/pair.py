@@ -26,7 +26,7 @@ PRIMARY_EXAMPLES = examples(
 BACKUP_EXAMPLES = examples(
     "holdfast backup 8081 localhost:8080",
     "holdfast backup 8081 localhost:8080 --heartbeat-ms 200 --misses 3",
-    "holdfast backup 8081 localhost:8080 --plain",
+    "holdfast backup run 8081 localhost:8080 --plain",
 )
 
 # From the text port to the others of the same broker: a pair is given with its text ports only.

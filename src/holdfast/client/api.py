@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -32,6 +32,13 @@ _encode = msgspec.json.encode
 
 class _Groups(msgspec.Struct):
     groups: list[GroupDescription]
+
+
+class Stored(NamedTuple):
+    """Batches as they are stored; `created_ms` tells their topic from another of its name, where it is known."""
+
+    batches: bytes
+    created_ms: int | None
 
 
 class Api:
@@ -100,6 +107,13 @@ class Api:
         """Stored batches as they are; the first may begin before `offset`."""
         request = read_request(topic, partition, offset, bytes_max, wait_s)
         return (await call(self._pool, request, self.timeout_s + wait_s, wait_s=wait_s)).body
+
+    async def stored(self, topic: str, partition: int, offset: int, bytes_max: int, wait_s: float) -> Stored:
+        """As `read`, with what the answer says of the topic it is from."""
+        request = read_request(topic, partition, offset, bytes_max, wait_s)
+        response = await call(self._pool, request, self.timeout_s + wait_s, wait_s=wait_s)
+        created_ms = response.headers.get(b"holdfast-topic-created-ms")
+        return Stored(response.body, None if created_ms is None else int(created_ms))
 
     # --- cursors ----------------------------------------------------------------------------------
 

@@ -37,8 +37,11 @@ class _Receipts(msgspec.Struct):
     receipts: list[StageReceipt]
 
 
-class _Writers(msgspec.Struct):
+class Writers(msgspec.Struct):
+    """`under_way`: commits that are decided and not visible in full yet."""
+
     writers: list[WriterDescription]
+    under_way: int = 0
 
 
 class Transaction:
@@ -190,7 +193,12 @@ async def describe_writer(api: Api, writer: str) -> WriterDescription:
 
 
 async def list_writers(api: Api) -> list[WriterDescription]:
-    return (await api.ask(Request("GET", "/v1/transactions"), _Writers)).writers
+    return (await ask_writers(api)).writers
+
+
+async def ask_writers(api: Api) -> Writers:
+    """All writers, and how many commits are under way. Whoever answers knows of everything that was decided before."""
+    return await api.ask(Request("GET", "/v1/transactions"), Writers)
 
 
 async def forget_writer(api: Api, writer: str) -> None:

@@ -328,6 +328,18 @@ class DataDirectoryError(WorldError):
     code = "data_directory"
 
 
+class BackupDamaged(WorldError):
+    """A file of a backup is missing, or not as it was written."""
+
+    code = "backup_damaged"
+
+
+class BackupUnusable(CallerError):
+    """A directory that is no backup, or none for this purpose; nothing was changed."""
+
+    code = "backup_unusable"
+
+
 class BuildTooOld(DataDirectoryError):
     """The cluster uses what this build does not understand; it takes no part."""
 

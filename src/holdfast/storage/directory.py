@@ -14,6 +14,7 @@
     topics/<topic>/topic.json     the topic's settings, to find it again if state.sqlite is lost
     trash/             topics that are being deleted
     damaged/           logs that were found damaged and replaced by what other nodes have
+    restoring          a backup is being restored here, or that was cut off: no broker starts (backup/restoring.py)
     reserve            zeros; given back when the disk is full, so that topics can be deleted and reads served
 
 `holdfast.json` is written to a temporary name, synced and renamed. Crash case: it is absent, and since nothing
@@ -34,6 +35,8 @@ from holdfast.model.errors import DataDirectoryError
 from holdfast.storage.durable import replace_file, sync_directory
 
 FORMAT_VERSION = 2
+# While it is there, the directory is being filled from a backup.
+RESTORING = "restoring"
 # 1 is a broker of before there was a control log: it is read, and from then on it is 2.
 FORMATS_READ = (1, FORMAT_VERSION)
 # Enough for SQLite to open its file and to commit a deletion.
@@ -97,7 +100,7 @@ class DataDirectory:
         sync_directory(self.path)
 
     @classmethod
-    def open(cls, path: Path, *, node: str, now_ms: int) -> DataDirectory:
+    def open(cls, path: Path, *, node: str, now_ms: int, is_restoring: bool = False) -> DataDirectory:
         """Create or open `path` and lock it. Raises `DataDirectoryError` that says what to do."""
         try:
             make_directory(path)
@@ -108,6 +111,10 @@ class DataDirectory:
             ) from error
         try:
             lock_directory(lock_fd, path)
+            if not is_restoring and (path / RESTORING).exists():
+                raise DataDirectoryError(
+                    f"restoring a backup to {path} was cut off, it is not whole; give `holdfast backup restore` again"
+                )
             identity = read_identity(path)
             if identity is None:
                 identity = _write_identity(path, Identity(FORMAT_VERSION, node, now_ms))

@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import Offset
+from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.storage.examine_log import cut_torn_tail, examine_log, rebuild_index
 from holdfast.storage.examine_state import STATE_FILE, State, examine_identity, examine_state
@@ -192,7 +193,8 @@ class _Examiner:
                 self.report.found(Kind.PARTITION_MISSING, path, detail)
         for topic, name, partition, offset in state.cursors:
             end = self._ends.get((topic, partition))
-            if end is not None and offset > end:
+            # Positions of internal topics count other things than messages of their partitions.
+            if end is not None and offset > end and not is_internal(topic):
                 detail = f"{name} stands at {offset} in {topic}/{partition}, which ends at {end}"
                 self.report.found(Kind.CURSOR_BEYOND_END, self._directory / STATE_FILE, detail)
 

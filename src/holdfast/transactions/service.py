@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from holdfast.broker.broker import Broker
@@ -102,6 +103,15 @@ class Transactions:
     async def writers(self) -> list[WriterDescription]:
         await self._backend.catch_up_cursors()
         return [self._writers.describe(name) for name in self._writers.names()]
+
+    async def under_way(self) -> int:
+        """Decisions that are not done yet, anywhere: while there are none, no transaction is visible in part."""
+        topic = self._backend.topic(DECISIONS)
+        if topic is not None:
+            numbers = range(topic.config.partitions)
+            await asyncio.gather(*(self._backend.catch_up(PartitionId(DECISIONS, number)) for number in numbers))
+            await self._backend.catch_up_cursors()
+        return self.waiting()
 
     async def forget(self, writer: str) -> None:
         """Forget a writer that writes no more, and what it has staged; one of that name begins anew."""

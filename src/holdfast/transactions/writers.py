@@ -271,6 +271,12 @@ class Writers:
                 moved.set()
 
 
+def restored(writer: WriterName, number: int, committed_ms: int, decision: int) -> tuple[CursorName, dict[int, int]]:
+    """The cursor that says all of a writer whose decisions and pieces are gone: they ended with `decision`."""
+    positions = {_NUMBER: number, _COMMITTED: decision, _COMMITTED_MS: committed_ms, _DECIDED: decision}
+    return _cursor(writer), positions
+
+
 def _cursor(writer: WriterName) -> CursorName:
     return CursorName(_PREFIX + writer)
 

@@ -138,6 +138,8 @@ def decode_hello(body: Buffer) -> Hello:
         hello = _hello_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadPeerFrame(f"not a HELLO: {error}") from error
+    if not 0 <= hello.oldest <= hello.version:
+        raise BadPeerFrame(f"a node speaks versions {hello.oldest} to {hello.version}, which are none")
     for what, name in (("node", hello.node), ("life", hello.life)):
         if not _NAME.match(name):
             raise BadPeerFrame(f"a {what} is named with 1 to 200 letters, digits, '.', '_' and '-', not {name[:60]!a}")

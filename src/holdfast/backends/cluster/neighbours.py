@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.cluster")
 
 _FORMATION: Final = "formation"
+_LEVEL: Final = re.compile(r"[0-9]{1,9}\Z")
 _STANDING: Final = "pair"
 # Of two, the one that is left must know at once that the other is gone, and come together again soon.
 _PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
@@ -354,8 +356,8 @@ class Neighbours:
     def _level_refusal(self, hello: Hello) -> str | None:
         """Of two builds of which one does not understand what the other's cluster writes."""
         said = {name: hello.facts.get(name, str(levels.BASELINE)) for name in (levels.UNDERSTOOD, levels.CLUSTER)}
-        if not all(each.isascii() and each.isdigit() for each in said.values()):
-            return f"{hello.node} does not say clearly what it understands: {said}"
+        if not all(map(_LEVEL.match, said.values())):
+            return f"{hello.node} does not say clearly which level it understands"
         understood, at = int(said[levels.UNDERSTOOD]), int(said[levels.CLUSTER])
         if understood < self.level.number:
             return (

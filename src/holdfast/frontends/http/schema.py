@@ -347,3 +347,4 @@ class Writers(Struct, frozen=True):
     """Every writer of transactions."""
 
     writers: list[WriterDescription]
+    under_way: Annotated[int, Meta(description="commits that are decided and not visible in full yet")] = 0

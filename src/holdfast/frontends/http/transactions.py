@@ -75,7 +75,10 @@ async def describe_writer(services: Services, request: Request) -> Response:
 
 
 async def list_writers(services: Services, request: Request) -> Response:
-    return json_response(schema.Writers(await _transactions(services).writers()))
+    transactions = _transactions(services)
+    # In this order: what is done behind the count is among the writers' numbers.
+    under_way = await transactions.under_way()
+    return json_response(schema.Writers(await transactions.writers(), under_way))
 
 
 async def forget_writer(services: Services, request: Request) -> Response:

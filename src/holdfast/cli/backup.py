@@ -1,0 +1,245 @@
+"""`holdfast backup`: what a running cluster holds, as files; checked, and made a new broker of.
+
+The word has a second meaning, which was there first: `holdfast backup PORT PRIMARY` runs the second broker of a pair.
+A port or an option behind the word means that (`run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import output, pair, session
+from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.cli.quantities import bytes_text, plural
+from holdfast.model.errors import BackupUnusable
+
+if TYPE_CHECKING:
+    from holdfast.backup.format import Manifest
+    from holdfast.backup.verifying import Verified
+
+EXIT_DAMAGED: Final = 1
+EXIT_NO_BACKUP: Final = 2
+_PAIR: Final = "run"
+
+
+class _BackupGroup(TyperGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        is_broker = first.isdigit() or (first.startswith("-") and first not in ctx.help_option_names)
+        return super().parse_args(ctx, [_PAIR, *args] if is_broker else args)
+
+
+app = typer.Typer(
+    help="Back up a cluster, check a backup, restore one. `holdfast backup PORT PRIMARY` runs the backup of a pair.",
+    no_args_is_help=True,
+    cls=_BackupGroup,
+)
+app.command(_PAIR, epilog=pair.BACKUP_EXAMPLES)(pair.backup)
+
+Directory = Annotated[Path, typer.Argument(help="The directory of the backup.", show_default=False)]
+
+
+@app.command(
+    "create",
+    epilog=examples(
+        "holdfast backup create /backups/monday",
+        "holdfast backup create /backups/monday --server 10.0.0.5:8090,10.0.0.6:8090",
+        "holdfast backup create /backups/monday --update",
+    ),
+)
+def create(
+    directory: Directory,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="TOPIC", help="Only this topic; may be given several times.", show_default=False
+        ),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Bring a finished backup up to date: only what is new is fetched.")
+    ] = False,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Copy all topics, messages and cursors as they are now, while everybody goes on.
+
+    Name all nodes: when one goes, the next one is asked. A backup that was cut off is gone on with when the same
+    command is given again.
+    """
+    import asyncio
+
+    from holdfast.backup import creating
+
+    session.require_broker(server)
+    session.show_client_warnings()
+    with _messages_bar("backing up") as tell:
+
+        def on_progress(*, messages: int, of: int, fetched_bytes: int) -> None:
+            tell(messages, of, fetched_bytes)
+
+        made = asyncio.run(
+            creating.create(
+                server, directory, topics=topic or None, update=update, now_ms=_now_ms, on_progress=on_progress
+            )
+        )
+    if not made.is_between_transactions:
+        output.note(
+            "holdfast: transactions were committed all the time; the last one of a writer may be in the backup in part"
+        )
+    if as_json:
+        output.print_json({"directory": str(directory), **_summary(made)})
+    else:
+        print(f"{directory}: {_words(made)}")
+
+
+@app.command("verify", epilog=examples("holdfast backup verify /backups/monday", "holdfast backup verify b --json"))
+def verify(directory: Directory, as_json: Json = False) -> None:
+    """Read every byte of a backup and say exactly what is damaged.
+
+    Exit code 1: something is. 2: this is no backup, or one that was not finished.
+    """
+    from holdfast.backup import verifying
+
+    try:
+        with output.bar(in_bytes=True) as bar:
+            task = bar.add_task("verifying", total=None)
+            verified = verifying.verify(directory, lambda done, total: bar.update(task, completed=done, total=total))
+    except BackupUnusable as error:
+        output.note(f"holdfast: {error.message} [{error.code}]")
+        raise typer.Exit(EXIT_NO_BACKUP) from None
+    if as_json:
+        import msgspec
+
+        output.print_json({**msgspec.to_builtins(verified), "sound": verified.is_sound})
+    else:
+        _show(verified)
+    if not verified.is_sound:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command(
+    "restore",
+    epilog=examples(
+        "holdfast backup restore /backups/monday --data /var/lib/holdfast",
+        "holdfast serve --data /var/lib/holdfast",
+    ),
+)
+def restore(
+    directory: Directory,
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="DIR", help="A new data directory, empty or not there.", show_default=False),
+    ] = ...,  # type: ignore[assignment]
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="The name of the new broker.")] = "n1",
+    as_json: Json = False,
+) -> None:
+    """Make a new broker of a backup: the same topics, messages, offsets and cursors, as a cluster of its own."""
+    import asyncio
+
+    import msgspec
+
+    from holdfast.backup import restoring
+    from holdfast.node.config import NODE_NAME
+
+    if not NODE_NAME.match(node):
+        raise typer.BadParameter(f"{node!a} is no name; it has 1 to 64 letters, digits, '_' and '-'")
+    with output.bar(in_bytes=True) as bar:
+        tasks = {step: bar.add_task(step, total=None) for step in ("verifying", "restoring")}
+        restored = asyncio.run(
+            restoring.restore(
+                directory,
+                data,
+                node=node,
+                now_ms=_now_ms,
+                on_progress=lambda step, done, total: bar.update(tasks[step], completed=done, total=total),
+            )
+        )
+    if as_json:
+        output.print_json(msgspec.to_builtins(restored))
+        return
+    print(
+        f"{data}: {plural(restored.topics, 'topic')}, {plural(restored.messages, 'message')}, "
+        f"{plural(restored.cursors, 'cursor')} ({bytes_text(restored.bytes)})\n"
+        f"Serve it:  holdfast serve --data {data}"
+    )
+
+
+def _now_ms() -> Any:
+    from holdfast.node.node import now_ms
+
+    return now_ms()
+
+
+@contextmanager
+def _messages_bar(what: str) -> Iterator[Callable[[int, int, int], None]]:
+    """Messages of how many, bytes that came, and messages a second."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Speed(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:,.0f} messages/s")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Speed(),
+        TextColumn("{task.fields[size]}"),
+    )
+    console = output.error_console()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(what, total=None, size="")
+        yield lambda messages, of, size: progress.update(task, completed=messages, total=of, size=bytes_text(size))
+
+
+def _summary(manifest: Manifest) -> dict[str, object]:
+    return {
+        "cluster": manifest.cluster,
+        "begun_ms": manifest.begun_ms,
+        "finished_ms": manifest.finished_ms,
+        "topics": len(manifest.topics),
+        "partitions": sum(len(topic.partitions) for topic in manifest.topics),
+        "messages": manifest.messages,
+        "bytes": manifest.bytes,
+        "cursors": len(manifest.cursors),
+        "writers": len(manifest.writers),
+        "is_between_transactions": manifest.is_between_transactions,
+    }
+
+
+def _words(manifest: Manifest) -> str:
+    parts = (
+        plural(len(manifest.topics), "topic"),
+        plural(manifest.messages, "message"),
+        plural(len(manifest.cursors), "cursor"),
+        *([plural(len(manifest.writers), "writer")] if manifest.writers else []),
+    )
+    return f"{', '.join(parts)} ({bytes_text(manifest.bytes)})"
+
+
+def _show(verified: Verified) -> None:
+    from rich.markup import escape
+
+    console = output.console()
+    parts = (
+        plural(verified.topics, "topic"),
+        plural(verified.files, "file"),
+        plural(verified.messages, "message"),
+        plural(verified.cursors, "cursor"),
+    )
+    console.print(f"[bold]{escape(verified.directory)}[/bold]: {', '.join(parts)} ({bytes_text(verified.bytes)})")
+    for finding in verified.findings:
+        console.print(f"[red]{escape(finding.file)}[/red]: {escape(finding.problem)}")
+    if verified.has_unfinished_update:
+        console.print("An update was begun and not finished; give `holdfast backup create … --update` again.")
+    if verified.is_sound:
+        console.print("[green]All is well.[/green]")
+    else:
+        console.print(f"[red]{plural(len(verified.findings), 'finding')}: do not rely on this backup.[/red]")

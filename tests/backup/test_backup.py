@@ -1,0 +1,406 @@
+"""A backup has everything and nothing else, says what is damaged in it, and a restored broker is the one it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from holdfast.backup import format as backup_format
+from holdfast.backup import planning
+from holdfast.backup.format import Manifest
+from holdfast.client import Client, connect
+from holdfast.client.api import Api
+from holdfast.model.cluster import ClusterDescription
+from holdfast.model.errors import BackupDamaged, BackupUnusable, DataDirectoryError, DiskFull, NotSupported, RemoteError
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.topics import CursorDescription, CursorPosition
+from holdfast.node.node import now_ms
+from holdfast.storage.directory import DataDirectory
+from tests.backup.brokers import address, create, everything, findings, holdfast, restore, server_of, serving
+from tests.cluster.nodes import Nodes, until
+from tests.support.broker_process import BrokerProcess
+from tests.support.mounts import MIB, small_disk
+
+EVENTS = 40
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Client]:
+    async with serving(tmp_path / "served") as client:
+        yield client
+
+
+async def fill(client: Client) -> None:
+    await client.create_topic("orders", partitions=2, retention_ms=86_400_000)
+    await client.create_topic("empty", partitions=1)
+    for number in range(EVENTS):
+        await client.publish("orders", f"order {number}", key=f"k{number % 7}", id=f"o{number}", headers={"n": "1"})
+    await client.publish_many("events", [b"%d" % number for number in range(EVENTS)])
+    await client.seek("orders", "billing", 5)
+    await client.seek("events", "audit", "latest")
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+async def test_restored_broker_serves_the_same_messages_offsets_ids_and_cursors(broker: Client, tmp_path: Path) -> None:
+    await fill(broker)
+    made = await create(broker, tmp_path / "backup")
+    assert findings(tmp_path / "backup") == []
+    assert made.messages == 2 * EVENTS and made.is_between_transactions
+    await broker.publish("orders", "later", id="later")
+    told = await restore(tmp_path / "backup", tmp_path / "restored")
+    assert told.messages == 2 * EVENTS and told.cluster != told.backup_of
+    async with serving(tmp_path / "restored") as again:
+        assert await everything(again, made) == await everything(broker, made)
+        described = await again.describe("orders")
+        assert sum(each.end_offset for each in described.partitions) == EVENTS, "and nothing that came later"
+        assert described.retention_ms == 86_400_000
+        assert described.created_ms == (await broker.describe("orders")).created_ms
+        assert {each.topic for each in await again.topics()} == {"orders", "events", "empty"}
+        for cursor in ("orders", "billing"), ("events", "audit"):
+            ours, theirs = await broker.cursor(*cursor), await again.cursor(*cursor)
+            assert [each.offset for each in ours.partitions] == [each.offset for each in theirs.partitions]
+        assert (await again.cluster()).cluster == told.cluster
+        repeated = await again.publish("orders", "order 3", key="k3", id="o3")
+        assert repeated.duplicate, "an id of before the backup is recognised"
+        assert not (await again.publish("orders", "new", key="k3", id="new")).duplicate
+    examined = await asyncio.to_thread(holdfast, "doctor", str(tmp_path / "restored"))
+    assert examined.returncode == 0, examined.stdout
+
+
+async def test_update_fetches_only_what_is_new(broker: Client, tmp_path: Path) -> None:
+    await fill(broker)
+    first = await create(broker, tmp_path / "backup")
+    with pytest.raises(BackupUnusable, match="--update"):
+        await create(broker, tmp_path / "backup")
+    await broker.publish_many("events", [b"more"] * 10)
+    await broker.delete_topic("empty")
+    fetched: list[int] = []
+    second = await create(
+        broker,
+        tmp_path / "backup",
+        update=True,
+        on_progress=lambda messages, of, fetched_bytes: fetched.append(fetched_bytes),
+    )
+    assert second.messages == first.messages + 10 and max(fetched) < 400
+    assert {topic.topic for topic in second.topics} == {"orders", "events"}
+    assert findings(tmp_path / "backup") == []
+    await broker.delete_topic("events")
+    await broker.publish_many("events", [b"of another topic of that name"] * 60)
+    third = await create(broker, tmp_path / "backup", update=True)
+    events = next(topic for topic in third.topics if topic.topic == "events")
+    assert [(each.first, each.end) for each in events.partitions] == [(0, 60)]
+    assert findings(tmp_path / "backup") == []
+    stored = (tmp_path / "backup" / events.partitions[0].files[0].file).read_bytes()
+    assert stored.count(b"of another topic") == 60
+    assert len([name for name in names(tmp_path / "backup") if "events" in name]) == 1, "what nobody names is gone"
+
+
+async def test_only_the_topics_that_were_asked_for(broker: Client, tmp_path: Path) -> None:
+    await fill(broker)
+    made = await create(broker, tmp_path / "backup", topics=["orders"])
+    assert [topic.topic for topic in made.topics] == ["orders"] and [each.name for each in made.cursors] == ["billing"]
+    with pytest.raises(Exception, match="there is no topic nowhere"):
+        await create(broker, tmp_path / "other", topics=["nowhere"])
+
+
+async def test_topic_that_is_deleted_meanwhile_is_left_out(
+    broker: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(broker)
+    stored = Api.stored
+
+    async def deleted_first(api: Api, topic: str, *where: Any) -> Any:
+        if topic == "events":
+            await broker.delete_topic("events")
+            await broker.publish("events", "another one of that name")
+        return await stored(api, topic, *where)
+
+    monkeypatch.setattr(Api, "stored", deleted_first)
+    made = await create(broker, tmp_path / "backup")
+    assert [topic.topic for topic in made.topics] == ["empty", "orders"]
+    assert [cursor.name for cursor in made.cursors] == ["billing"]
+    assert findings(tmp_path / "backup") == []
+
+
+async def test_brokers_over_a_database_are_told_to_back_that_up(
+    broker: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = msgspec.structs.replace(await broker.cluster(), store="postgresql://db/holdfast")
+
+    async def cluster(_: Api) -> ClusterDescription:
+        return described
+
+    monkeypatch.setattr(Api, "cluster", cluster)
+    with pytest.raises(NotSupported, match="pg_dump"):
+        await create(broker, tmp_path / "backup")
+
+
+async def test_writers_numbers_survive_so_that_a_commit_is_not_repeated(broker: Client, tmp_path: Path) -> None:
+    await broker.create_topic("totals", partitions=2)
+    for number in range(5):
+        transaction = broker.transaction("nightly", number)
+        await transaction.stage("totals", [f"{number} a", f"{number} b"])
+        await transaction.commit()
+    staged = await broker.transaction("nightly", 5).stage("totals", ["never committed"])
+    made = await create(broker, tmp_path / "backup")
+    assert made.messages == 10 and made.is_between_transactions
+    await restore(tmp_path / "backup", tmp_path / "restored")
+    async with serving(tmp_path / "restored") as again:
+        assert [(each.writer, each.last_number) for each in await again.writers()] == [("nightly", 4)]
+        repeated = await again.transaction("nightly", 4).commit([])
+        assert repeated.duplicate and repeated.last_number == 4
+        with pytest.raises(RemoteError) as refused:
+            await again.transaction("nightly", 5).commit(staged)
+        assert refused.value.code in {"bad_receipt", "staged_expired"}
+        for number in range(5, 8):
+            transaction = again.transaction("nightly", number)
+            await transaction.stage("totals", [f"{number} a", f"{number} b"])
+            assert not (await transaction.commit()).duplicate
+        values = [each.value for number in range(2) for each in await again.read("totals", number)]
+        assert sorted(values) == [f"{number} {word}".encode() for number in range(8) for word in "ab"]
+        # And what was restored can be backed up and restored again.
+        await create(again, tmp_path / "second")
+    await restore(tmp_path / "second", tmp_path / "third")
+    async with serving(tmp_path / "third") as third:
+        transaction = third.transaction("nightly", 8)
+        await transaction.stage("totals", ["8 a"])
+        await transaction.commit()
+        assert sum(each.end_offset for each in (await third.describe("totals")).partitions) == 17
+
+
+async def test_topic_whose_beginning_was_deleted_keeps_its_offsets(tmp_path: Path) -> None:
+    environment = {"HOLDFAST_SEGMENT_BYTES": "1048576", "HOLDFAST_RETENTION_CHECK_MS": "100"}
+    process = BrokerProcess(tmp_path / "served", environment=environment)
+    await asyncio.to_thread(process.start)
+    try:
+        async with connect(address(process)) as client:
+            await client.create_topic("orders", retention_bytes=2 * MIB)
+            for _ in range(60):
+                await client.publish_many("orders", [os.urandom(1000) for _ in range(100)])
+
+            async def start() -> int:
+                return (await client.describe("orders")).partitions[0].start_offset
+
+            async with asyncio.timeout(20):
+                while await start() < 3000:
+                    await asyncio.sleep(0.02)
+            made = await create(client, tmp_path / "backup")
+            partition = made.topics[0].partitions[0]
+            assert partition.first >= 3000 and partition.end == 6000
+            expected = await everything(client, made)
+            await client.seek("orders", "billing", 4000)
+            await create(client, tmp_path / "backup", update=True)
+            # Planned before retention had deleted the beginning, and gone on with afterwards.
+            late = await create(client, planned_from_the_beginning(made, tmp_path / "late"))
+            assert late.topics[0].partitions[0].first == partition.first
+            assert findings(tmp_path / "late") == []
+    finally:
+        await asyncio.to_thread(process.kill)
+    await a_node_that_joins_gets_everything(tmp_path / "backup", tmp_path / "pair", partition.first)
+    await restore(tmp_path / "backup", tmp_path / "restored")
+    async with serving(tmp_path / "restored") as again:
+        assert await everything(again, made) == expected
+        described = (await again.describe("orders")).partitions[0]
+        assert (described.start_offset, described.end_offset) == (partition.first, 6000)
+        assert (await again.publish("orders", "next")).offset == 6000
+
+
+def planned_from_the_beginning(made: Manifest, directory: Path) -> Path:
+    directory.mkdir()
+    (topic,) = made.topics
+    partitions = [msgspec.structs.replace(each, first=0, files=[]) for each in topic.partitions]
+    topics = [msgspec.structs.replace(topic, partitions=partitions)]
+    planned = msgspec.structs.replace(made, topics=topics, finished_ms=None)
+    backup_format.save(directory, backup_format.PLAN, planned)
+    return directory
+
+
+async def a_node_that_joins_gets_everything(backup: Path, root: Path, first: int) -> None:
+    """Also what the control log never said, and logs that do not begin at 0; here as the second one of a pair."""
+    await restore(backup, root / "n1")
+    nodes = Nodes(root, count=2, is_pair=True)
+    await nodes.start()
+    try:
+        orders = PartitionId(TopicName("orders"), 0)
+        joined = nodes.backends["n2"]
+        await until(lambda: joined.topic(orders.topic) is not None and joined.end_offset(orders) == 6000)
+        assert joined.start_offset(orders) == first
+        assert joined.cursor(orders.topic, CursorName("billing")) == {0: 4000}
+        batches = [await nodes.backends[name].read(orders, Offset(first), MIB) for name in ("n1", "n2")]
+        assert b"".join(batches[0]) == b"".join(batches[1])
+    finally:
+        await nodes.stop()
+
+
+def test_cursor_behind_the_end_of_the_backup_is_brought_back() -> None:
+    topic = backup_format.TopicBackup(
+        topic="orders",
+        created_ms=1,
+        retention_ms=None,
+        retention_bytes=None,
+        partitions=[backup_format.PartitionBackup(partition=0, first=3, end=10)],
+    )
+
+    def cursor(topic: str, offset: int) -> CursorDescription:
+        position = CursorPosition(partition=0, offset=offset, end_offset=offset, lag=0)  # type: ignore[arg-type]
+        return CursorDescription(topic=topic, name="c", lag=0, partitions=[position])  # type: ignore[arg-type]
+
+    found = planning.clipped([cursor("orders", 12), cursor("orders", 7), cursor("gone", 1)], [topic])
+    assert [each.offsets for each in found] == [{0: 10}, {0: 7}]
+
+
+# --- damage ------------------------------------------------------------------------------------------------------
+
+
+def damage(backup: Path, what: str) -> tuple[str, str]:
+    """Do it; which file is wrong then, and what verify says of it."""
+    (file,) = backup.glob("topics/orders@*/0/*.batches")
+    content = bytearray(file.read_bytes())
+    manifest = backup / "manifest.json"
+    if what == "a flipped byte":
+        content[80] ^= 1
+        file.write_bytes(content)
+        return str(file), "does not match its CRC32C"
+    if what == "a flipped byte that no sum of a batch covers":
+        content[15] ^= 1
+        file.write_bytes(content)
+        return str(file), "SHA-256"
+    if what == "a missing file":
+        file.unlink()
+        return str(file), "No such file"
+    if what == "a truncated file":
+        file.write_bytes(content[:-7])
+        return str(file), "does not fit"
+    if what == "batches that are gone":
+        file.write_bytes(b"")
+        return str(file), "bytes, the manifest says"
+    if what == "a manifest that was edited":
+        told = json.loads(manifest.read_bytes())
+        told["cursors"][0]["offsets"]["0"] = 1
+        manifest.write_text(json.dumps(told))
+        return str(manifest), "its sum does not match"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    return str(manifest), "is damaged"
+
+
+@pytest.fixture(scope="module")
+def sound_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sound")
+
+    async def make() -> None:
+        async with serving(root / "served") as client:
+            await fill(client)
+            await create(client, root / "backup")
+
+    asyncio.run(make())
+    return root / "backup"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a flipped byte",
+        "a flipped byte that no sum of a batch covers",
+        "a missing file",
+        "a truncated file",
+        "batches that are gone",
+        "a manifest that was edited",
+        "a truncated manifest",
+    ],
+)
+def test_damage_is_found_named_and_not_restored(sound_backup: Path, tmp_path: Path, what: str) -> None:
+    backup = tmp_path / "backup"
+    shutil.copytree(sound_backup, backup)
+    assert findings(backup) == []
+    file, problem = damage(backup, what)
+    found = findings(backup)
+    assert found and any(Path(file).name in each and problem in each for each in found), found
+    with pytest.raises(BackupDamaged):
+        asyncio.run(restore(backup, tmp_path / "restored"))
+    assert not (tmp_path / "restored").exists()
+
+
+def test_verify_says_it_to_people_and_machines(sound_backup: Path, tmp_path: Path) -> None:
+    well = holdfast("backup", "verify", str(sound_backup))
+    assert well.returncode == 0 and "All is well" in well.stdout
+    backup = tmp_path / "backup"
+    shutil.copytree(sound_backup, backup)
+    damage(backup, "a missing file")
+    told = holdfast("backup", "verify", str(backup), "--json")
+    assert told.returncode == 1
+    found = json.loads(told.stdout)
+    assert not found["sound"] and len(found["findings"]) == 1
+    assert found["findings"][0]["file"].endswith("/0/00000000000000000000.batches")
+    nothing = holdfast("backup", "verify", str(tmp_path))
+    assert nothing.returncode == 2 and "backup_unusable" in nothing.stderr
+
+
+# --- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_newer_format_and_used_directories_are_refused(sound_backup: Path, tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "notes.txt").write_text("mine")
+    with pytest.raises(BackupUnusable, match="not empty"):
+        asyncio.run(restore(sound_backup, used))
+    assert names(used) == ["notes.txt"]
+    newer = tmp_path / "newer"
+    shutil.copytree(sound_backup, newer)
+    told = json.loads((newer / "manifest.json").read_bytes())
+    (newer / "manifest.json").write_text(json.dumps(told | {"format": 2}))
+    with pytest.raises(BackupUnusable, match="format 2"):
+        asyncio.run(restore(newer, tmp_path / "restored"))
+
+
+async def test_backup_of_another_cluster_is_not_updated(broker: Client, sound_backup: Path, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    await asyncio.to_thread(shutil.copytree, sound_backup, backup)
+    with pytest.raises(BackupUnusable, match="of the cluster"):
+        await create(broker, backup, update=True)
+
+
+async def test_half_a_restore_is_not_served(
+    sound_backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr("holdfast.backends.cluster.formation.save", fail)
+        await restore(sound_backup, tmp_path / "restored")
+    with pytest.raises(DataDirectoryError, match="cut off"):
+        DataDirectory.open(tmp_path / "restored", node="n1", now_ms=now_ms())
+    await restore(sound_backup, tmp_path / "restored")
+    async with serving(tmp_path / "restored") as again:
+        assert (await again.describe("orders")).messages == EVENTS
+
+
+@pytest.mark.root
+async def test_full_disk_says_so_and_the_rest_is_fetched_when_there_is_room(broker: Client, tmp_path: Path) -> None:
+    await broker.publish_many("large", [os.urandom(1000) for _ in range(6000)])
+    with small_disk(tmp_path / "small", 4 * MIB) as small:
+        with pytest.raises(DiskFull, match="is full; make room"):
+            await create(broker, small / "backup")
+        with pytest.raises(BackupUnusable, match="not finished"):
+            findings(small / "backup")
+        told = await asyncio.to_thread(
+            holdfast, "backup", "create", str(small / "backup"), "--server", server_of(broker)
+        )
+        assert told.returncode == 1 and "disk_full" in told.stderr
+        made: Manifest = await create(broker, tmp_path / "backup")
+        with pytest.raises(DiskFull):
+            await restore(tmp_path / "backup", small / "restored")
+    assert made.messages == 6000

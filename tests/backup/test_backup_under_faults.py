@@ -1,0 +1,124 @@
+"""Backups of a cluster that is written to and loses a node, and commands that are killed at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from holdfast.backup.format import load
+from holdfast.testing import LocalCluster
+from tests.backup.brokers import create, everything, findings, holdfast, restore, server_of, serving, spawned
+from tests.cluster.nodes import until
+from tests.support.sizes import dice
+
+KILLS = 4
+
+
+async def test_backup_under_load_survives_the_node_it_reads_from(tmp_path: Path) -> None:
+    cluster = LocalCluster(nodes=3)
+    acknowledged: list[bytes] = []
+
+    async def publish(name: int) -> None:
+        async with cluster.connect() as broker:
+            for number in itertools.count():
+                value = f"{name} {number}".encode()
+                await broker.publish("orders", value, key=str(name))
+                acknowledged.append(value)
+
+    async def commit() -> None:
+        async with cluster.connect() as broker:
+            for number in itertools.count():
+                transaction = broker.transaction("nightly", number)
+                await transaction.stage("totals", [f"{number} {place}" for place in range(6)])
+                await transaction.commit()
+                await asyncio.sleep(0.2)
+
+    async def follow() -> None:
+        async with cluster.connect() as broker, broker.subscribe("orders", "billing", start="earliest") as found:
+            async for _ in found:
+                pass
+
+    async with AsyncExitStack() as stack:
+        await asyncio.to_thread(stack.enter_context, cluster)
+        broker = await stack.enter_async_context(cluster.connect())
+        await broker.create_topic("orders", partitions=3)
+        await broker.create_topic("totals", partitions=3)
+        large = [os.urandom(1000) for _ in range(1000)]
+        for _ in range(24):
+            await broker.publish_many("large", large, partition=0, retry_safe=True)
+        work = [asyncio.create_task(each) for each in (publish(0), publish(1), commit(), follow())]
+        await until(lambda: len(acknowledged) > 100)
+        killed: list[str] = []
+        before = list(acknowledged)
+
+        def kill(*, messages: int, of: int, fetched_bytes: int) -> None:
+            # The first address is the one that is asked; a part of the answers has come.
+            if fetched_bytes and messages < of and not killed:
+                killed.append("n1")
+                cluster.kill("n1")
+
+        made = await create(",".join(cluster.http_addresses), tmp_path / "backup", on_progress=kill)
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        assert killed == ["n1"] and findings(tmp_path / "backup") == []
+        expected = await everything(broker, made)
+    await restore(tmp_path / "backup", tmp_path / "restored")
+    async with serving(tmp_path / "restored") as again:
+        assert await everything(again, made) == expected
+        orders = [value for (topic, _), each in expected.items() if topic == "orders" for *_, value, _, _ in each]
+        assert set(before) <= set(orders), "all that was acknowledged before it began"
+        assert len(orders) == len(set(orders))
+        assert made.is_between_transactions
+        (writer,) = await again.writers()
+        totals = sorted(value for (topic, _), each in expected.items() if topic == "totals" for *_, value, _, _ in each)
+        numbers = range((writer.last_number or 0) + 1)
+        assert totals == sorted(f"{number} {place}".encode() for number in numbers for place in range(6))
+        (cursor,) = await again.cursors("orders")
+        assert all(each.offset <= each.end_offset for each in cursor.partitions) and cursor.name == "billing"
+
+
+async def test_commands_that_are_killed_at_any_moment_are_gone_on_with(tmp_path: Path) -> None:
+    rolled = dice("backup kills")
+    backup, restored = tmp_path / "backup", tmp_path / "restored"
+    async with serving(tmp_path / "served") as broker:
+        large = [os.urandom(1000) for _ in range(1000)]
+        await broker.create_topic("large", partitions=4)
+        for number in range(40):
+            await broker.publish_many("large", large, partition=number % 4)
+        arguments = ("backup", "create", str(backup), "--server", server_of(broker))
+        await asyncio.to_thread(killed_at_random, arguments, rolled.random)
+        done = await asyncio.to_thread(holdfast, *arguments, "--json")
+        assert done.returncode == 0 or load(backup) is not None, done.stderr
+        assert findings(backup) == []
+        made = load(backup)
+        assert made is not None and made.messages == 40_000
+        expected = await everything(broker, made)
+    arguments = ("backup", "restore", str(backup), "--data", str(restored))
+    await asyncio.to_thread(killed_at_random, arguments, rolled.random)
+    if (restored / "restoring").exists() or not restored.exists():
+        told = await asyncio.to_thread(holdfast, *arguments, "--json")
+        assert told.returncode == 0, told.stderr
+        assert json.loads(told.stdout)["messages"] == 40_000
+    async with serving(restored) as again:
+        assert await everything(again, made) == expected
+
+
+def killed_at_random(arguments: tuple[str, ...], roll: object) -> None:
+    """Start the command several times and kill it, later each time, until it is done before that."""
+    assert callable(roll)
+    for number in range(KILLS):
+        process = spawned(*arguments)
+        deadline_s = time.monotonic() + 0.25 + 0.2 * number * roll()
+        while process.poll() is None and time.monotonic() < deadline_s:
+            time.sleep(0.002)
+        was_killed = process.poll() is None
+        process.kill()
+        process.wait()
+        if not was_killed:
+            return
