@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 import uvloop
 
 from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.callback_table import ClusterCallbacks
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
+from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.frontends.http import HttpFrontend, Info
 from holdfast.model.ids import TimestampMs
 from holdfast.storage.directory import DataDirectory
@@ -133,6 +135,8 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
         backend = ClusterBackend(directory, sync=parse_sync_policy("group"), now_ms=now_ms)
         await backend.start()
         running = Broker(backend, now_ms=now_ms, **(broker or {}))
+        policy = CallbackPolicy(["public"], port_min=1024, is_local=False)
+        running.callbacks.serve(ClusterCallbacks(backend), policy)
         transactions = Transactions(running, now_ms=now_ms)
         logged: list[tuple[str, dict[str, object]]] = []
         frontend = HttpFrontend(

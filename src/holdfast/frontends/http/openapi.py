@@ -26,6 +26,7 @@ _TAGS = {
     "Publish": "Messages in. An answer means that they are durable.",
     "Read": "Messages out, by offset, by time, or as they come.",
     "Cursors": "A named reader's place in a topic, kept by the broker.",
+    "Subscriptions": "Receivers that the cluster connects to and delivers to.",
     "Queue": "Push and pop, in the shapes of Queen's clients.",
     "Numbered queues": "One value in, the next one out: queues with numbers, and clients with pointers.",
     "Transactions": "Several messages, over topics and partitions, become visible together or not at all.",

@@ -23,7 +23,7 @@ SUBSCRIPTIONS: Final = (
             "it is away its messages wait. A `name` that is known goes on where it stands, at this address."
         ),
         handler=subscriptions.subscribe,
-        bodies=(Content(shape=schema.Subscribe, example={"topic": "orders", "callback": "192.0.2.7:9000"}),),
+        bodies=(Content(shape=schema.Subscribe, example={"topic": "orders", "callback": "receiver.example.org:9000"}),),
         answers=(
             Answer(
                 status=201,
