@@ -40,7 +40,7 @@ def answers(connection: socket.socket, count: int) -> list[tuple[int, dict[bytes
 
 def took_the_short_way(server: Server) -> bool:
     """Whether the last request did; the general way makes a task of each."""
-    return not any(connection.cycle for connection in server.frontend._connections())
+    return not any(connection.cycle for connection in server.frontend._listening._connections())
 
 
 def test_short_way_and_general_way_answer_the_same(server: Server) -> None:

@@ -170,7 +170,7 @@ def test_reader_that_stands_still_costs_little_and_misses_nothing(server: Server
         server.publish("orders", *[value] * 500)
 
     def held() -> int:
-        return sum(one.transport.get_write_buffer_size() for one in server.frontend._connections())
+        return sum(one.transport.get_write_buffer_size() for one in server.frontend._listening._connections())
 
     time.sleep(0.3)
     assert held() < 512 * 1024
