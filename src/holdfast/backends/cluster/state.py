@@ -316,6 +316,7 @@ def _read_callbacks(connection: sqlite3.Connection, loaded: Loaded) -> None:
 _READERS: Final = (
     _read_topics,
     _read_cursors,
+    _read_draws,
     _read_nodes,
     _read_preferred,
     _read_callbacks,
@@ -405,8 +406,7 @@ def cursor_rows(key: CursorKey, positions: Mapping[int, Offset]) -> list[Stateme
 
 
 def draw_row(key: CursorKey, partition: int, row: DrawRow) -> Statement:
-    values = (*key, partition, row.place, row.number, row.reader, row.request, row.first, row.count)
-    return _PUT_DRAW, values
+    return _PUT_DRAW, (*key, partition, row.place, row.number, row.reader, row.request, row.first, row.count)
 
 
 def without_cursor(key: CursorKey) -> list[Statement]:
