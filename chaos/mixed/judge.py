@@ -41,7 +41,8 @@ class Sent(NamedTuple):
 
     @property
     def has_place(self) -> Marks:
-        return self.is_acknowledged & (self.place != NOWHERE)
+        is_known: Marks = self.place != NOWHERE
+        return np.logical_and(self.is_acknowledged, is_known)
 
     @property
     def message(self) -> Numbers:
@@ -77,7 +78,7 @@ class Case:
         )
 
     def rows(self, messages: Numbers, places: Numbers) -> Numbers:
-        """Where messages stand in the table of what was sent to the topics of these places; -1 for those that do not."""
+        """The rows of messages, -1 for those that nobody sent to the topic of the place where they are."""
         if not len(self.sent.counts):
             return np.full(len(messages), -1)
         producers = np.where(messages < 0, 0, messages // SEQUENCES_MAX)
@@ -129,7 +130,7 @@ def lost(case: Case) -> Iterator[str]:
         for copy in copies:
             rows = case.rows_of(copy)
             missing[rows[rows >= 0]] = False
-        for row in np.flatnonzero(missing):
+        for row in map(int, np.flatnonzero(missing)):
             yield f"{case.name(row)} was acknowledged ({_where(case, row)}), {node} does not have it"
 
 
@@ -166,7 +167,7 @@ def twice(case: Case) -> Iterator[str]:
         for copy in copies:
             rows = case.rows_of(copy)
             times += np.bincount(rows[rows >= 0], minlength=len(times))
-        for row in np.flatnonzero(times > 1):
+        for row in map(int, np.flatnonzero(times > 1)):
             found = [
                 f"{case.at(copy.place)}@{copy.content.offsets[index]}"
                 for copy in copies
@@ -244,7 +245,9 @@ def vanished(case: Case) -> Iterator[str]:
             for copy in case.ledger.copies_of(int(place)):
                 found, is_there = _look_up(copy, offsets[own])
                 for index, other in _where_both(own, found, ~is_there | (found != messages[own])):
-                    saw = f"{got.reader} saw {case.ledger.named(int(messages[index]))} at {offsets[index]} on {got.node}"
+                    saw = (
+                        f"{got.reader} saw {case.ledger.named(int(messages[index]))} at {offsets[index]} on {got.node}"
+                    )
                     has = case.ledger.named(other) if is_there[np.searchsorted(own, index)] else "none"
                     yield f"{case.at(place)}: {saw}, {copy.node} has {has}"
 
@@ -342,9 +345,7 @@ def gap_list(ledger: Ledger, longer_than_s: float) -> list[tuple[float, float]]:
     """From when to when nothing was acknowledged to anybody, where that took longer."""
     times = np.unique(Case(ledger).sent.answered_at)
     times = times[times > 0]
-    return [
-        (float(times[index]), float(times[index + 1])) for index in np.flatnonzero(np.diff(times) > longer_than_s)
-    ]
+    return [(float(times[index]), float(times[index + 1])) for index in np.flatnonzero(np.diff(times) > longer_than_s)]
 
 
 def rates(ledger: Ledger, began: float, seconds: float, bin_s: float) -> list[float]:

@@ -134,5 +134,6 @@ class Wires(Network):
                 self._router.wait(_ROUTER_S)
             except subprocess.TimeoutExpired:
                 self._router.kill()
-                self._router.wait()
+            with self._router:
+                pass  # waits, and closes what was read from it
         super().close()
