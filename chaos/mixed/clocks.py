@@ -24,6 +24,12 @@ def why_not() -> str | None:
     return None if library() is not None else "needs libfaketime (of the system's package of that name)"
 
 
+def forget(pid: int) -> None:
+    """Take away what libfaketime leaves of a process that was killed."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
 class Clock:
     """What one node takes for the time of day; it begins as the machine's own."""
 
@@ -44,6 +50,8 @@ class Clock:
             "FAKETIME_CACHE_DURATION": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "NO_FAKE_STAT": "1",
+            # Its remedy for an old C library makes waits for the interpreter lock end at once: threads spin.
+            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
         }
 
     def set(self, ahead_s: int) -> None:

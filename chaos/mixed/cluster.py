@@ -7,9 +7,10 @@ from typing import Final
 
 from chaos.cluster import ChaosCluster, NamespacedNode
 from chaos.commands import CannotBreak, missing
-from chaos.mixed.clocks import Clock
+from chaos.mixed.clocks import Clock, forget
 from chaos.mixed.wires import Wires
 from chaos.network import Network
+from holdfast.testing import NodeProcess
 from holdfast.testing.node_process import Setting
 
 # What no run of an hour fills; the files below the disks have holes, and are as large as what is on them.
@@ -36,6 +37,7 @@ class MixedCluster(ChaosCluster):
             disk_bytes=_DISK_BYTES,
         )
         self.clocks: list[Clock] = []
+        self._pids: set[int] = set()
 
     def __enter__(self) -> MixedCluster:
         self.open()
@@ -57,6 +59,10 @@ class MixedCluster(ChaosCluster):
             node.environment.update(clock.environment)
             self.clocks.append(clock)
 
+    def _spawn(self, nodes: list[NodeProcess]) -> None:
+        super()._spawn(nodes)
+        self._pids.update(node.pid for node in nodes if node.pid is not None)
+
     def clock(self, node: str) -> Clock:
         return self.clocks[self.index(node)]
 
@@ -65,3 +71,5 @@ class MixedCluster(ChaosCluster):
         for disk in self.disks:
             disk.thaw()
         super().close()
+        for pid in self._pids:
+            forget(pid)

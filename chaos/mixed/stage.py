@@ -21,6 +21,8 @@ from holdfast.testing.asking import ask
 GOES_ON_S: Final = 45.0
 HEALS_S: Final = 90.0
 _POLL_S: Final = 0.05
+# What takes longer is worth a note.
+_SLOW_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -115,7 +117,8 @@ class Stage:
     def wait(self, what: str, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Until something that must happen has; a stall where it does not."""
         timeout_s = self.heals_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
         while not condition():
             if self.stopping.is_set():
                 return False
@@ -123,6 +126,8 @@ class Stage:
                 self.stall(f"not within {timeout_s:g} s: {what}")
                 return False
             time.sleep(_POLL_S)
+        if (took_s := time.monotonic() - began) > _SLOW_S:
+            self.note(f"it took {took_s:.1f} s: {what}")
         return True
 
     def must_go_on(self, during: str) -> None:
