@@ -64,7 +64,7 @@ def episodes(seed: int, kinds: Mapping[str, type[Trouble]], nodes: int) -> Itera
 
 def goes_with(kind: type[Trouble], others: list[type[Trouble]], nodes: int) -> bool:
     """Whether a trouble may overlap others: each has its nodes, its wires, or its clocks to itself."""
-    if kind.alone or any(other.alone for other in others):
+    if others and any(one.alone for one in (kind, *others)):
         return False
     of_layer = [other for other in others if other.layer == kind.layer]
     if kind.layer != "nodes":
