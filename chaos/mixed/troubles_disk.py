@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 from chaos.commands import missing
 from chaos.faults_disk import wipe
@@ -111,14 +112,21 @@ class LostDisk(Trouble):
                 wipe(stage.cluster.node(node).data)
             stage.hold(min(lasts_s, 2.0))
             stage.spawn(*nodes)
-            stage.wait(f"{nodes[0]}, whose disk was lost, votes again", lambda: everybody_votes(stage))
+            stage.wait(f"{nodes[0]}, whose disk was lost, votes again", partial(_is_back, stage, nodes[0]))
+
+
+def _is_back(stage: Stage, node: str) -> bool:
+    """It knows that it is a learner before any leader does, so it is asked only once it serves."""
+    return stage.cluster.node(node).is_serving and everybody_votes(stage)
 
 
 def everybody_votes(stage: Stage) -> bool:
     """Whether every group has a leader that knows all nodes as voters, and none of them thinks otherwise."""
     led: dict[str, bool] = {}
     for node in stage.nodes:
-        for group in stage.groups(node):
+        if not (groups := stage.groups(node)):
+            return False
+        for group in groups:
             led.setdefault(group["name"], False)
             if group["role"] == "learner":
                 return False
