@@ -13,15 +13,17 @@ from xml.sax.saxutils import escape
 from chaos.mixed.judge import gap_list, rates
 from chaos.mixed.registry import TROUBLES
 from chaos.mixed.run import Outcome
+from chaos.mixed.watch import CONTROL
 from holdfast.cli.demo.plot import AMBER, BLUE, GREEN, INK, RED, text
 
 GAP_S: Final = 1.0
 _WIDTH: Final = 1200
-_LEFT, _RIGHT, _TOP = 150, 24, 104
+_LEFT, _RIGHT, _TOP = 150, 24, 124
 _RATE_HEIGHT: Final = 170
 _ROW: Final = 20
 _SPACE: Final = 34
 _BINS: Final = 300
+_WORDS_WIDTH: Final = 40
 _NODE_COLOURS: Final = (
     "#3f83e8",
     "#2f9e63",
@@ -35,7 +37,7 @@ _NODE_COLOURS: Final = (
 )
 _LAYER_COLOURS: Final = {"nodes": RED, "network": BLUE, "weather": AMBER, "clocks": "#a05cc5"}
 _LAYER_WORDS: Final = {"nodes": "processes and disks", "network": "partitions", "weather": "delay and loss"}
-_LED: Final = ("control", "orders/0")
+_LED: Final = (CONTROL, "orders/0")
 
 
 class Picture:
@@ -106,27 +108,30 @@ class Picture:
         for tick in range(round(highest / step) + 1):
             self._line(y(tick * step))
             self._add(text(_LEFT - 8, y(tick * step) + 4, f"{tick * step:,.0f}", anchor="end"))
-        self._add(text(24, self._y + 4, "messages/s", weight="bold"))
+        self._add(text(24, self._y - 14, "acknowledged a second", weight="bold"))
         steps = "".join(
             f"L{self.x(index * bin_s)} {y(count)}H{self.x((index + 1) * bin_s)}" for index, count in enumerate(counts)
         )
         area = f"M{_LEFT} {bottom}{steps}V{bottom}Z"
         self._add(f'<path d="{area}" fill="{GREEN}" fill-opacity="0.55"/>')
         gaps = gap_list(outcome.ledger, GAP_S)
-        worst = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:6]
-        for began, ended in gaps:
+        labelled: list[float] = []
+        for began, ended in sorted(gaps, key=lambda gap: gap[0] - gap[1]):
             left, right = self.x(self.since(began)), self.x(self.since(ended))
             self._add(self._box(left, self._y, max(1.5, right - left), _RATE_HEIGHT, RED, 0.25))
-            if (began, ended) in worst:
+            middle = (left + right) / 2
+            # The longest first; of those close to it there is no room to tell.
+            if all(abs(middle - other) > _WORDS_WIDTH for other in labelled):
+                labelled.append(middle)
                 words = f"{ended - began:.1f} s"
-                self._add(text((left + right) / 2, self._y - 4, words, anchor="middle", colour=RED, size=11))
+                self._add(text(round(middle, 1), self._y - 4, words, anchor="middle", colour=RED, size=11))
         self._y = bottom + _SPACE
 
     def _leaders(self) -> None:
         self._add(text(24, self._y - 8, "who led", weight="bold"))
         members = self._outcome.ledger.members
         for group in _LED:
-            self._label(group if "/" in group else f"{group} group")
+            self._label(group)
             for reign in self._outcome.reigns.get(group, ()):
                 left, right = self.x(self.since(reign.began)), self.x(self.since(reign.ended))
                 colour = _colour(members.index(reign.node))

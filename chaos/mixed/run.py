@@ -151,6 +151,7 @@ class _Run:
             for load in self._loads:
                 await load.stop()
             watch.close()
+        watch.read_logs()
         outcome.seconds = time.monotonic() - outcome.began
         outcome.reigns, outcome.recoveries_s = watch.reigns, stage.recoveries_s
         began = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,10 @@ from chaos.mixed.ledger import Ledger
 from holdfast.testing import NodeProcess
 from holdfast.testing.asking import ask
 
+CONTROL: Final = "control group"
 EVERY_S: Final = 0.5
+# Nodes tell of every leader of the control group, also of those that nobody saw who asks twice a second.
+_TOLD: Final = re.compile(r"\bnew_leader\b.*\bleader=(\S+).*\bterm=(\d+)")
 _ANSWER_S: Final = 1.0
 
 
@@ -45,6 +49,12 @@ class Watch:
         self._thread.join()
         self._pool.shutdown()
 
+    def read_logs(self) -> None:
+        """Take note of all leaders that the nodes' logs tell of."""
+        for node in self._cluster.nodes:
+            for leader, term in _TOLD.findall(node.log()):
+                self._ledger.leaders.setdefault((CONTROL, int(term)), set()).add(leader)
+
     def _run(self) -> None:
         while not self._stopping.wait(EVERY_S):
             nodes = [node for node in self._cluster.nodes if node.is_running and not node.is_paused]
@@ -52,7 +62,8 @@ class Watch:
             for node, groups in zip(nodes, self._pool.map(_groups, nodes), strict=True):
                 for group in groups:
                     if group["role"] == "leader":
-                        name, term = group["name"], int(group["term"])
+                        name = CONTROL if group["topic"] is None else str(group["name"])
+                        term = int(group["term"])
                         self._ledger.leaders.setdefault((name, term), set()).add(node.id)
                         # One that was replaced and does not know it has the lower term.
                         best[name] = max(best.get(name, (0, "")), (term, node.id))
