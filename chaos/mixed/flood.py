@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from chaos.history import Place
 from chaos.mixed.cluster import MixedCluster
@@ -17,6 +17,7 @@ from chaos.mixed.flood_readers import Follower
 from chaos.mixed.ledger import Ledger
 from chaos.readers import CursorMover, Reader, TailReader
 from holdfast.client import Client
+from holdfast.testing.node_process import Setting
 
 # Topics and how many partitions they have.
 TOPICS: Final = {"orders": 1, "events": 3}
@@ -31,7 +32,8 @@ _STOP_S: Final = 30.0
 class Flood:
     """Follows `Load`."""
 
-    name = "publish and read"
+    name: ClassVar[str] = "publish and read"
+    settings: ClassVar[Mapping[str, Setting]] = {}
 
     def __init__(self, cluster: MixedCluster, ledger: Ledger, seed: str, rate: float) -> None:
         self._cluster = cluster

@@ -6,17 +6,20 @@ A new load is a class that follows `Load` and stands in `chaos.mixed.registry`; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from chaos.history import Place
 from chaos.mixed.cluster import MixedCluster
 from chaos.mixed.ledger import Ledger
+from holdfast.testing.node_process import Setting
 
 
 class Load(Protocol):
     """Clients of one kind, on the event loop of the run; what other threads call is marked."""
 
-    name: str
+    name: ClassVar[str]
+    # What the nodes have to be told for it, beside what they are told anyway.
+    settings: ClassVar[Mapping[str, Setting]]
 
     def __init__(self, cluster: MixedCluster, ledger: Ledger, seed: str, rate: float) -> None:
         """`rate` is how many messages a second all loads are to publish together."""
@@ -27,8 +30,11 @@ class Load(Protocol):
     async def stop_sending(self) -> None:
         """Nothing new is sent; what was begun is finished or given up."""
 
+    async def read_to_the_end(self, ends: Mapping[int, int], timeout_s: float) -> list[str]:
+        """Wait until whoever reads has got all there is, up to where places end; who has not, and how far it came."""
+
     async def stop(self) -> None:
-        """Everybody leaves, after whoever reads has read all there is."""
+        """Everybody leaves."""
 
     def places(self) -> list[Place]:
         """Any thread: partitions it uses, for troubles that look for their leaders."""

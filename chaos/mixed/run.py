@@ -18,7 +18,6 @@ from chaos.checker import Verdict
 from chaos.commands import CannotBreak
 from chaos.history import History, Place
 from chaos.mixed.cluster import MixedCluster
-from chaos.mixed.flood import Flood
 from chaos.mixed.judge import judge
 from chaos.mixed.ledger import Ledger
 from chaos.mixed.loads import Load
@@ -100,7 +99,8 @@ def run(plan: Plan, tell: Tell | None = None, keep: Path | None = None) -> Outco
     kinds, skipped = possible({name: TROUBLES[name] for name in plan.troubles or TROUBLES})
     if not kinds:
         raise CannotBreak("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
-    with MixedCluster(plan.nodes) as cluster:
+    settings = {name: value for load in plan.loads for name, value in LOADS[load].settings.items()}
+    with MixedCluster(plan.nodes, settings) as cluster:
         members = tuple(node.id for node in cluster.nodes)
         ledger = Ledger(members=members, rare=History(members=members))
         outcome = Outcome(plan, ledger, skipped=skipped)
@@ -142,9 +142,8 @@ class _Run:
                 await load.stop_sending()
             ends = await asyncio.to_thread(self._collect)
             for load in self._loads:
-                if isinstance(load, Flood):
-                    for behind in await load.read_to_the_end(ends, self._plan.heals_s):
-                        stage.stall(f"after everything was sent, {behind}")
+                for behind in await load.read_to_the_end(ends, self._plan.heals_s):
+                    stage.stall(f"after everything was sent, {behind}")
         finally:
             stage.stopping.set()
             telling.cancel()
