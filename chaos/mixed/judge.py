@@ -150,6 +150,8 @@ def misplaced(case: Case) -> Iterator[str]:
 def unsent(case: Case) -> Iterator[str]:
     """Nothing is served, and nothing was shown, that nobody sent there."""
     for copy in case.ledger.copies:
+        if case.ledger.places[copy.place].topic in case.ledger.foreign_topics:
+            continue
         for index in np.flatnonzero(case.rows_of(copy) < 0):
             name, offset = case.ledger.named(copy.content.messages[index]), copy.content.offsets[index]
             yield f"{case.at(copy.place)}: {copy.node} has {name} at {offset}, which nobody sent"

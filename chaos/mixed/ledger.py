@@ -21,6 +21,8 @@ SEQUENCES_MAX: Final = 1 << 40
 UNKNOWN, ACKNOWLEDGED, REFUSED = 0, 1, 2
 # Text publishers are not told where a message stands.
 NOWHERE: Final = -1
+# A message of a topic whose load keeps a book of its own.
+FOREIGN: Final = -(1 << 62)
 _READ_BYTES: Final = 4_000_000
 
 
@@ -120,6 +122,8 @@ class Ledger:
     copies: list[Copy] = field(default_factory=list)
     # Who was seen to lead, by group and term.
     leaders: dict[tuple[str, int], set[str]] = field(default_factory=dict)
+    # Topics of loads that keep books of their own: only that all nodes serve the same is looked at here.
+    foreign_topics: set[str] = field(default_factory=set)
     # Values that no producer of ours made; a message of this kind is -1 minus its place here.
     strange: list[str] = field(default_factory=list)
     _producer_numbers: dict[bytes, int] = field(default_factory=dict)
@@ -155,6 +159,8 @@ class Ledger:
         return number * SEQUENCES_MAX + int(digits)
 
     def named(self, message: int) -> str:
+        if message == FOREIGN:
+            return "a message of another load"
         if message < 0:
             return self.strange[-message - 1]
         number, sequence = divmod(message, SEQUENCES_MAX)
@@ -193,16 +199,19 @@ class Ledger:
             pieces.append(data)
             offset = header(split_batches(data)[-1]).next_offset
         same = next((one for one in self.copies if one.place == number and one.digest == digest.hexdigest()), None)
-        self.add_copy(node, number, digest.hexdigest(), self._decoded(pieces) if same is None else same.content)
+        is_foreign = place.topic in self.foreign_topics
+        self.add_copy(
+            node, number, digest.hexdigest(), self._decoded(pieces, is_foreign) if same is None else same.content
+        )
 
-    def _decoded(self, pieces: list[bytes]) -> Content:
+    def _decoded(self, pieces: list[bytes], is_foreign: bool) -> Content:
         made = content((), ())
         for data in pieces:
             for batch in split_batches(data):
                 values = decode_values(batch)
                 first = header(batch).base_offset
                 made.offsets.extend(range(first, first + len(values)))
-                made.messages.extend(map(self.message, values))
+                made.messages.extend([FOREIGN] * len(values) if is_foreign else map(self.message, values))
         return made
 
     def add_copy(self, node: str, place: int, digest: str, content: Content) -> None:

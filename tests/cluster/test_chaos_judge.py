@@ -8,7 +8,7 @@ import pytest
 from chaos import checker
 from chaos.history import History
 from chaos.mixed.judge import CHECKS, gap_list, judge, rates
-from chaos.mixed.ledger import ACKNOWLEDGED, REFUSED, UNKNOWN, Ledger, content
+from chaos.mixed.ledger import ACKNOWLEDGED, FOREIGN, REFUSED, UNKNOWN, Ledger, content
 from chaos.mixed.registry import LOADS, TROUBLES
 from chaos.mixed.script import Episode, episodes, goes_with, must_go_on
 from chaos.mixed.troubles import ALL
@@ -75,6 +75,15 @@ def test_message_that_stands_in_another_topic_was_not_sent_there(history: Histor
     ledger = in_columns(history)
     ledger.add_copy("n1", ledger.place("other", 0), "d", content([0], [ledger.message(b"p/0")]))
     assert judge(ledger).counts["never sent"] == 1
+
+
+def test_topic_of_another_load_is_looked_at_only_for_what_all_nodes_serve() -> None:
+    ledger = Ledger(members=("n1", "n2"), foreign_topics={"queue-1"})
+    for node in ledger.members:
+        ledger.add_copy(node, ledger.place("queue-1", 0), "same", content([0], [FOREIGN]))
+    assert judge(ledger).is_clean
+    ledger.copies[1] = ledger.copies[1]._replace(digest="other")
+    assert [each.kind for each in judge(ledger).examples] == ["nodes differ"]
 
 
 def test_times_without_an_acknowledgement_are_told() -> None:
