@@ -182,7 +182,8 @@ def refused_yet_stored(case: Case) -> Iterator[str]:
     """A broker that said that nothing was stored told the truth."""
     for copy in case.ledger.copies:
         rows = case.rows_of(copy)
-        for index in np.flatnonzero((rows >= 0) & (case.sent.fate[rows] == REFUSED) if len(rows) else rows):
+        known = np.flatnonzero(rows >= 0)
+        for index in known[case.sent.fate[rows[known]] == REFUSED]:
             offset = copy.content.offsets[index]
             yield f"{case.at(copy.place)}: {case.name(rows[index])} was refused, {copy.node} has it at {offset}"
 
