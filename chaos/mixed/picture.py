@@ -141,7 +141,7 @@ class Picture:
 
     def _troubles(self) -> None:
         self._add(text(24, self._y - 8, "what was wrong", weight="bold"))
-        x = float(_LEFT)
+        x = float(_LEFT + 12)
         for layer, colour in _LAYER_COLOURS.items():
             words = _LAYER_WORDS.get(layer, layer)
             self._add(self._box(x, self._y - 17, 14, 10, colour, 0.8), text(x + 20, self._y - 8, words))
