@@ -50,7 +50,9 @@ class Plan:
 
     @property
     def replay(self) -> str:
-        chosen = "".join(f" --trouble '{name}'" for name in self.troubles)
+        chosen = "" if self.rate == RATE else f" --rate {self.rate:g}"
+        chosen += "" if self.loads == tuple(LOADS) else "".join(f" --load '{name}'" for name in self.loads)
+        chosen += "".join(f" --trouble '{name}'" for name in self.troubles)
         return f"python -m chaos --minutes {self.minutes:g} --seed {self.seed} --nodes {self.nodes}{chosen}"
 
 

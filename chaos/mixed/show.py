@@ -13,7 +13,7 @@ from rich.table import Table
 
 from chaos.commands import CannotBreak
 from chaos.mixed import picture
-from chaos.mixed.judge import CHECKS, gap_list
+from chaos.mixed.judge import gap_list
 from chaos.mixed.run import Now, Outcome, Plan, run
 from holdfast.testing import ClusterFailed
 
@@ -118,7 +118,6 @@ def table(outcome: Outcome) -> Table:
     for name, count in sorted(outcome.faults.items()):
         made.add_row(f"fault: {name}", f"{count:,}")
     made.add_section()
-    for name in CHECKS:
-        count = outcome.verdict.counts[name]
+    for name, count in outcome.verdict.counts.items():
         made.add_row(f"violation: {name}", f"{count:,}", style="bold red" if count else None)
     return made
