@@ -143,7 +143,9 @@ def main() -> int:
     # That clients lose brokers is what is wanted here.
     logging.getLogger("holdfast.client").setLevel(logging.ERROR)
     if options.minutes is not None:
-        loads, troubles = tuple(options.load) or tuple(LOADS), tuple(options.trouble)
+        # In the order of the list: those that come later may use what earlier ones have made.
+        loads = tuple(name for name in LOADS if name in (options.load or LOADS))
+        troubles = tuple(options.trouble)
         plan = LongPlan(options.seed, options.minutes, options.nodes, options.rate, loads, troubles)
         return show(plan, options.results, as_json=options.json)
     console = Console()
