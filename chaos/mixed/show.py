@@ -43,8 +43,8 @@ def show(plan: Plan, results: Path, *, as_json: bool) -> int:
         console.print(table(outcome))
     for name, reason in outcome.skipped.items():
         console.print(f"not done: {name}: {reason}", markup=False, highlight=False)
+    (directory / "notes.txt").write_text("\n".join(outcome.notes) + "\n", "utf-8")
     if not outcome.verdict.is_clean:
-        (directory / "notes.txt").write_text("\n".join(outcome.notes) + "\n", "utf-8")
         for each in outcome.verdict.examples:
             console.print(f"{each.kind}: {each.detail}", markup=False, highlight=False, soft_wrap=True)
         console.print(f"logs of the nodes and notes: {directory}", markup=False, highlight=False)

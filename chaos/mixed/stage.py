@@ -23,6 +23,7 @@ HEALS_S: Final = 90.0
 _POLL_S: Final = 0.05
 # What takes longer is worth a note.
 _SLOW_S: Final = 5.0
+_RESTART_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -50,6 +51,7 @@ class Stage:
     _hurt: set[str] = field(default_factory=set)
     # Those who may leave by themselves, since their disk gives them a reason.
     may_leave: set[str] = field(default_factory=set)
+    _started_at: dict[str, float] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -177,5 +179,10 @@ class Stage:
         return list(answer.content["groups"]) if answer.status == 200 else []
 
     def _is_ready(self, node: str) -> bool:
-        self.spawn(node)
+        """Whether it serves; one that has left is started again now and then, as whoever looks after it would."""
+        now = time.monotonic()
+        if not self.cluster.node(node).is_running and now - self._started_at.get(node, 0.0) > _RESTART_S:
+            self._started_at[node] = now
+            self.note(f"{node} left with {self.cluster.node(node).exit_code}, and is started again")
+            self.spawn(node)
         return self.cluster.is_ready(node)
