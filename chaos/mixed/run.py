@@ -32,6 +32,7 @@ from holdfast.testing import ClusterFailed
 RATE: Final = 1_500.0
 _BEFORE_S: Final = 60.0
 _END_S: Final = 120.0
+_BEGUN_S: Final = 0.5
 T = TypeVar("T")
 
 
@@ -186,6 +187,8 @@ class _Run:
         for thread in threads:
             thread.start()
         if must_go_on(episode.acts, self._kinds, self._plan.nodes):
+            # What was acknowledged before the last of them had begun says nothing.
+            stage.hold(max(act.after_s for act in episode.acts) + _BEGUN_S)
             stage.must_go_on(name)
         for thread in threads:
             thread.join()
