@@ -76,8 +76,8 @@ chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=
 chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=100 times in a row
 	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
 
-chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each
-	$(BIN)/python -m chaos --rounds $(ROUNDS)
+chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
+	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
 	$(BIN)/python -m chaos.spark --rounds $(FAULTS)

@@ -1,4 +1,7 @@
-"""Break a real cluster in every way there is: `python -m chaos --rounds 20`; one run again: `--seed 7 --fault NAME`."""
+"""Break a real cluster in every way there is: `python -m chaos --rounds 20`; one run again: `--seed 7 --fault NAME`.
+
+One cluster through mixed trouble for a long time: `python -m chaos --minutes 30`; again: `--minutes 30 --seed 7`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ from rich.table import Table
 from chaos import records
 from chaos.checker import CHECKS, Verdict
 from chaos.commands import CannotBreak
+from chaos.mixed.registry import LOADS, TROUBLES
+from chaos.mixed.run import RATE
+from chaos.mixed.run import Plan as LongPlan
+from chaos.mixed.show import show
 from chaos.run import ALL, Outcome, Plan, plans, run
 from holdfast.testing import ClusterFailed
 
@@ -122,6 +129,12 @@ def main() -> int:
     parser.add_argument("--fault", action="append", choices=sorted(ALL), help="one run with these, in this order")
     parser.add_argument("--without", action="append", choices=sorted(ALL), default=[], help="leave this one out")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the report goes")
+    parser.add_argument("--minutes", type=float, help="one cluster lives through mixed troubles for this long")
+    parser.add_argument("--nodes", type=int, default=5, choices=range(3, 10), help="with --minutes: so many")
+    parser.add_argument("--rate", type=float, default=RATE, help="with --minutes: messages a second")
+    parser.add_argument("--trouble", action="append", choices=sorted(TROUBLES), default=[], help="only these")
+    parser.add_argument("--load", action="append", choices=sorted(LOADS), default=[], help="only these")
+    parser.add_argument("--json", action="store_true", help="with --minutes: print the report")
     parser.add_argument("--records", type=Path, help="write what was sent and received, one directory for each run")
     options = parser.parse_args()
     # Whoever ends this leaves no mounts and namespaces behind.
@@ -129,6 +142,12 @@ def main() -> int:
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     # That clients lose brokers is what is wanted here.
     logging.getLogger("holdfast.client").setLevel(logging.ERROR)
+    if options.minutes is not None:
+        # In the order of the list: those that come later may use what earlier ones have made.
+        loads = tuple(name for name in LOADS if name in (options.load or LOADS))
+        troubles = tuple(options.trouble)
+        plan = LongPlan(options.seed, options.minutes, options.nodes, options.rate, loads, troubles)
+        return show(plan, options.results, as_json=options.json)
     console = Console()
     console.print(f"seed {options.seed}", highlight=False)
     report = Report(options.results, options.seed)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.disks import Disk, DiskKind
+from chaos.disks import SIZE_BYTES, Disk, DiskKind
 from chaos.network import Network
 from holdfast.testing import LocalCluster, NodeProcess
 from holdfast.testing import ports as port_scheme
@@ -53,6 +53,8 @@ class NamespacedNode(NodeProcess):
             address.replace(port_scheme.HOST, host) for address in (self.text, self.http, self.peer)
         )
         self._wrapper = network.entering(index)
+        # What it finds in its environment beside what everybody does.
+        self.environment: dict[str, str] = {}
 
     def spawn(self) -> None:
         self._ready_file.unlink(missing_ok=True)
@@ -65,7 +67,7 @@ class NamespacedNode(NodeProcess):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment, "HOLDFAST_QUIET": "1"},
+                env={**environment, "HOLDFAST_QUIET": "1", **self.environment},
                 start_new_session=True,
             )
         self.is_paused = False
@@ -81,10 +83,12 @@ class ChaosCluster(LocalCluster):
         *,
         has_network: bool = False,
         settings: Mapping[str, Setting] | None = None,
+        disk_bytes: int = SIZE_BYTES,
     ) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
         super().__init__(nodes, data=self.place / "cluster", settings={**SETTINGS, **(settings or {})})
         self.disk_kind = disks
+        self.disk_bytes = disk_bytes
         self.has_network = has_network
         self.disks: list[Disk] = []
         self.network: Network | None = None
@@ -97,16 +101,19 @@ class ChaosCluster(LocalCluster):
     def _make_nodes(self) -> None:
         self.data.mkdir(parents=True, exist_ok=True)
         for index in range(self._count):
-            self.disks.append(Disk(self.data / f"n{index + 1}", self.disk_kind))
+            self.disks.append(Disk(self.data / f"n{index + 1}", self.disk_kind, self.disk_bytes))
         if not self.has_network:
             self._base_port, self._mark = _free_ports(self._count)
             super()._make_nodes()
             return
-        self.network = Network(self._count)
+        self.network = self._make_network(self._count)
         self.nodes = [NamespacedNode(f"n{index + 1}", self.data, self.network, index) for index in range(self._count)]
         peers = [f"{node.id}={node.peer}" for node in self.nodes]
         for node in self.nodes:
             node.write_settings(peers, self._settings)
+
+    def _make_network(self, nodes: int) -> Network:
+        return Network(nodes)
 
     def close(self) -> None:
         """At once: nothing of this is kept."""

@@ -19,7 +19,7 @@ DiskKind = Literal["plain", "small", "power"]
 # EXT4_IOC_SHUTDOWN, and the way of doing it that writes nothing more: neither data nor journal.
 _SHUTDOWN: Final = 0x8004587D
 _SHUTDOWN_WITHOUT_LOG_FLUSH: Final = 2
-_SIZE_BYTES: Final = 96 << 20
+SIZE_BYTES: Final = 96 << 20
 _BALLAST: Final = "ballast"
 _UNMOUNT_S: Final = 20.0
 
@@ -27,10 +27,12 @@ _UNMOUNT_S: Final = 20.0
 class Disk:
     """What is mounted at a node's data directory."""
 
-    def __init__(self, place: Path, kind: DiskKind, size_bytes: int = _SIZE_BYTES) -> None:
+    def __init__(self, place: Path, kind: DiskKind, size_bytes: int = SIZE_BYTES) -> None:
         self.place = place
         self.kind = kind
         self._image = place.with_name(f"{place.name}.image")
+        self._is_frozen = False
+        self.has_power = True
         place.mkdir(parents=True, exist_ok=True)
         if kind == "small":
             call("mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(place))
@@ -46,17 +48,39 @@ class Disk:
     def fill(self) -> None:
         """Leave no room at all."""
         with (self.place / _BALLAST).open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            self._reserve(file.fileno())
             for piece_bytes in (1 << 20, 4096, 1):
                 piece = bytes(piece_bytes)
                 with contextlib.suppress(OSError):
                     while file.write(piece) == piece_bytes:
                         pass
 
+    def _reserve(self, fd: int) -> None:
+        """All large pieces at once, where the file system knows how to: nothing is written for that."""
+        size_bytes = 0
+        for piece_bytes in (64 << 20, 1 << 20):
+            with contextlib.suppress(OSError):
+                while True:
+                    os.posix_fallocate(fd, size_bytes, piece_bytes)
+                    size_bytes += piece_bytes
+        os.lseek(fd, size_bytes, os.SEEK_SET)
+
     def make_room(self) -> None:
         (self.place / _BALLAST).unlink(missing_ok=True)
 
+    def freeze(self) -> None:
+        """Whoever writes waits until `thaw`, and cannot even be killed."""
+        call("fsfreeze", "-f", str(self.place))
+        self._is_frozen = True
+
+    def thaw(self) -> None:
+        if self._is_frozen:
+            call("fsfreeze", "-u", str(self.place))
+            self._is_frozen = False
+
     def cut_power(self) -> None:
         """From now on nothing reaches the disk: what was synced stays, the rest is gone."""
+        self.has_power = False
         fd = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(fd, _SHUTDOWN, struct.pack("I", _SHUTDOWN_WITHOUT_LOG_FLUSH))
@@ -68,8 +92,11 @@ class Disk:
     def power_on(self) -> None:
         self._unmount()
         self._mount()
+        self.has_power = True
 
     def close(self) -> None:
+        with contextlib.suppress(CannotBreak):
+            self.thaw()
         if self.kind != "plain":
             self._unmount()
         self._image.unlink(missing_ok=True)

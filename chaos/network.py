@@ -54,7 +54,7 @@ class Network:
 
     def _build(self) -> None:
         bridge = f"hfb{self.number}"
-        call("ip", "address", "add", f"10.213.{self.number}.254/24", "dev", bridge)
+        call("ip", "address", "add", f"{self.outside}/24", "dev", bridge)
         call("ip", "link", "set", bridge, "up")
         for index in range(self._count):
             name, outside = self.namespace(index), f"hfv{self.number}-{index}"
@@ -68,6 +68,11 @@ class Network:
 
     def host(self, index: int) -> str:
         return f"10.213.{self.number}.{index + 1}"
+
+    @property
+    def outside(self) -> str:
+        """The address of clients, as nodes see it."""
+        return f"10.213.{self.number}.254"
 
     def namespace(self, index: int) -> str:
         return f"hf{self.number}-{index}"

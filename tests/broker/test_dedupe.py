@@ -140,6 +140,17 @@ async def test_window_holds_ids_as_long_as_it_says(desk: Desk) -> None:
     assert len(await desk.values()) == 3
 
 
+async def test_clock_that_is_put_right_by_hours_makes_nobody_forget(desk: Desk) -> None:
+    passed_ms = 0
+    desk.use(dedupe_age_ms_max=1_000, steady_ms=lambda: passed_ms)
+    await desk.send(("a", b"x"))
+    for jump_ms in (7_200_000, -14_400_000):
+        desk.store.clock.now += jump_ms
+        assert (await desk.send(("a", b"x")))[0].duplicate
+    passed_ms = 1_001
+    assert not (await desk.send(("a", b"x")))[0].duplicate, "an id is remembered for longer than it says"
+
+
 async def test_recreated_topic_knows_nothing_of_the_ids_before(desk: Desk) -> None:
     await desk.send(("a", b"old"))
     await desk.broker.delete_topic("t")

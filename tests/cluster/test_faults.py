@@ -1,13 +1,18 @@
 """A real cluster under load, broken in every way there is: nothing acknowledged is lost, nobody is told a lie.
 
-This is the short form: every fault once, a few of them in one run. `make chaos` is the long one.
+This is the short form: every fault once, a few of them in one run, and one run of faults that overlap. `make chaos` is
+the long one.
 """
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 from chaos.checker import CHECKS
 from chaos.commands import CannotBreak
+from chaos.mixed import judge, picture
+from chaos.mixed import run as mixed
 from chaos.run import ALL, Plan, run
 
 from tests.support.sizes import dice
@@ -50,3 +55,23 @@ def test_nothing_acknowledged_is_lost_and_nobody_is_told_what_is_not_so_while(na
     assert outcome.history.acknowledged > 100
     assert list(outcome.verdict.counts) == list(CHECKS)
     assert found == [], f"repeat with: {plan.replay}; notes: {outcome.notes}"
+
+
+@pytest.mark.root
+@pytest.mark.timeout(300)
+def test_nothing_acknowledged_is_lost_while_troubles_come_together() -> None:
+    """The short form of `make chaos MINUTES=30`."""
+    plan = mixed.Plan(dice("mixed").randrange(1 << 32), minutes=0.25, nodes=3, rate=400)
+    print(f"repeat with: {plan.replay}")
+    try:
+        outcome = mixed.run(plan)
+    except CannotBreak as error:
+        pytest.skip(str(error))
+    found = [f"{each.kind}: {each.detail}" for each in outcome.verdict.examples]
+    assert list(outcome.verdict.counts) == list(judge.CHECKS)
+    assert found == [], f"repeat with: {plan.replay}; notes: {outcome.notes}"
+    assert outcome.episodes >= 1 and outcome.ledger.acknowledged > 500
+    assert outcome.ledger.delivered > outcome.ledger.acknowledged, "each of three subscribers got its part"
+    drawn = picture.drawn(outcome)
+    assert all(name in drawn for name in outcome.faults), "the picture shows what was done"
+    ElementTree.fromstring(drawn)

@@ -41,6 +41,7 @@ class Broker:
         backend: Backend,
         *,
         now_ms: Callable[[], TimestampMs],
+        steady_ms: Callable[[], int] | None = None,
         auto_create: bool = True,
         message_bytes_max: int = MESSAGE_BYTES_MAX,
         dedupe_ids_max: int = DEDUPE_IDS_MAX,
@@ -59,7 +60,7 @@ class Broker:
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
         # Also for parts of the broker that make batches themselves.
-        self.publisher = Publisher(backend, settings, self.stats, now_ms, self._making.make)
+        self.publisher = Publisher(backend, settings, self.stats, now_ms, steady_ms or now_ms, self._making.make)
         self.pops = Pops(self)
         self.callbacks = Callbacks(self, now_ms)
         self.delivery_marks = DeliveryMarks(backend, now_ms)

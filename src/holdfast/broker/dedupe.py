@@ -4,6 +4,9 @@ Each partition remembers the ids of its newest messages, bounded by count and by
 first. The window is a consequence of the log: ids travel inside the stored batches, so it is rebuilt by
 reading the newest of them, after a restart as after a change of leader.
 
+Times are milliseconds of a clock that only goes forwards: were it the time of day, a clock that is put
+right by an hour would make a node forget everything.
+
 A message's partition follows from its key, or from its id where it has no key, so a resend of the same
 message meets the same window.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections import deque
 
-from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.ids import Offset
 
 
 class DedupeWindow:
@@ -23,7 +26,7 @@ class DedupeWindow:
         self._ids_max = ids_max
         self._age_ms_max = age_ms_max
         self._stored: dict[str, Offset] = {}
-        self._order: deque[tuple[TimestampMs, str, Offset]] = deque()
+        self._order: deque[tuple[int, str, Offset]] = deque()
         self._pending: dict[str, tuple[Future[Offset], int]] = {}
         # Behind the newest message it has taken note of.
         self.next_offset = Offset(0)
@@ -31,41 +34,41 @@ class DedupeWindow:
     def __len__(self) -> int:
         return len(self._stored)
 
-    def stored_offset(self, message_id: str, now_ms: TimestampMs) -> Offset | None:
+    def stored_offset(self, message_id: str, steady_ms: int) -> Offset | None:
         """Where a message with this id stands, if it is within the window."""
-        self._forget_older_than(TimestampMs(now_ms - self._age_ms_max))
+        self._forget_older_than(steady_ms - self._age_ms_max)
         return self._stored.get(message_id)
 
     def pending(self, message_id: str) -> tuple[Future[Offset], int] | None:
         """The append that is storing a message with this id, and its place in the batch."""
         return self._pending.get(message_id)
 
-    def storing(self, message_ids: dict[str, int], appended: Future[Offset], now_ms: TimestampMs) -> None:
+    def storing(self, message_ids: dict[str, int], appended: Future[Offset], steady_ms: int) -> None:
         """Take note of ids (with their places in the batch) until their append is done or has failed."""
         for message_id, place in message_ids.items():
             self._pending[message_id] = (appended, place)
         if appended.done():
-            self._settle(message_ids, appended, now_ms)
+            self._settle(message_ids, appended, steady_ms)
         else:
-            appended.add_done_callback(lambda done: self._settle(message_ids, done, now_ms))
+            appended.add_done_callback(lambda done: self._settle(message_ids, done, steady_ms))
 
-    def remember(self, message_id: str, offset: Offset, timestamp_ms: TimestampMs) -> None:
+    def remember(self, message_id: str, offset: Offset, steady_ms: int) -> None:
         """Take note of an id that is stored; called in the order of the log."""
         self._stored[message_id] = offset
         self.next_offset = max(self.next_offset, Offset(offset + 1))
-        self._order.append((timestamp_ms, message_id, offset))
+        self._order.append((steady_ms, message_id, offset))
         while len(self._order) > self._ids_max:
             self._forget_oldest()
 
-    def _settle(self, message_ids: dict[str, int], appended: Future[Offset], now_ms: TimestampMs) -> None:
+    def _settle(self, message_ids: dict[str, int], appended: Future[Offset], steady_ms: int) -> None:
         failed = appended.cancelled() or appended.exception() is not None
         for message_id, place in message_ids.items():
             self._pending.pop(message_id, None)
             if not failed:
-                self.remember(message_id, Offset(appended.result() + place), now_ms)
+                self.remember(message_id, Offset(appended.result() + place), steady_ms)
 
-    def _forget_older_than(self, timestamp_ms: TimestampMs) -> None:
-        while self._order and self._order[0][0] < timestamp_ms:
+    def _forget_older_than(self, steady_ms: int) -> None:
+        while self._order and self._order[0][0] < steady_ms:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:

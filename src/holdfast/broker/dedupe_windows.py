@@ -24,9 +24,11 @@ _READ_BYTES = 256 * 1024
 class _Known:
     """One partition's window: how far the log was read into it, and the reign in which it may be used."""
 
-    def __init__(self, window: DedupeWindow, read_to: Offset) -> None:
+    def __init__(self, window: DedupeWindow, read_to: Offset, old_below: Offset) -> None:
         self.window = window
         self.read_to = read_to
+        # What stood there at first is as old as its timestamp says; what came later is as old as it is known here.
+        self.old_below = old_below
         self.reign: int | None = None
         # Reading twice at once would remember everything twice.
         self.reading = asyncio.Lock()
@@ -35,9 +37,18 @@ class _Known:
 class DedupeWindows:
     """Windows by partition. One is used only by the leader, and only once it has read everything before its reign."""
 
-    def __init__(self, backend: Backend, now_ms: Callable[[], TimestampMs], *, ids_max: int, age_ms_max: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        now_ms: Callable[[], TimestampMs],
+        steady_ms: Callable[[], int],
+        *,
+        ids_max: int,
+        age_ms_max: int,
+    ) -> None:
         self._backend = backend
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._ids_max = ids_max
         self._age_ms_max = age_ms_max
         self._known: dict[PartitionId, _Known] = {}
@@ -101,16 +112,16 @@ class DedupeWindows:
             oldest_ms = TimestampMs(self._now_ms() - self._age_ms_max)
             start = await self._backend.offset_at(partition, oldest_ms)
             window = DedupeWindow(ids_max=self._ids_max, age_ms_max=self._age_ms_max)
-            known = self._known.setdefault(partition, _Known(window, start))
+            known = self._known.setdefault(partition, _Known(window, start, self._backend.end_offset(partition)))
         async with known.reading:
             # A leader remembers what it stores without reading it.
             offset = max(known.read_to, known.window.next_offset)
             while offset < self._backend.end_offset(partition):
-                offset = await self._read_piece(partition, offset, known.window)
+                offset = await self._read_piece(partition, offset, known)
                 known.read_to = offset
         return known
 
-    async def _read_piece(self, partition: PartitionId, offset: Offset, window: DedupeWindow) -> Offset:
+    async def _read_piece(self, partition: PartitionId, offset: Offset, known: _Known) -> Offset:
         try:
             batches = await self._backend.read(partition, offset, _READ_BYTES)
         except DamagedData as damage:
@@ -118,19 +129,21 @@ class DedupeWindows:
         except OffsetOutOfRange:  # retention was faster
             return max(Offset(offset + 1), self._backend.start_offset(partition))
         for batch in batches:
-            _remember_ids(batch, offset, window)
+            self._remember_ids(batch, offset, known)
             # Ten minutes of traffic may be much: everybody else goes on meanwhile.
             await asyncio.sleep(0)
         return record_batch.header(batches[-1]).next_offset
 
-
-def _remember_ids(batch: memoryview, start: Offset, window: DedupeWindow) -> None:
-    """Take note of the ids in a batch, from the offset `start` on."""
-    if not record_batch.has_ids(batch):
-        return
-    head = record_batch.header(batch)
-    for index, record in enumerate(record_batch.decode_records(batch)):
-        offset = Offset(head.base_offset + index)
-        message_id = record_batch.record_id(record)
-        if message_id is not None and offset >= start:
-            window.remember(message_id, offset, TimestampMs(head.base_timestamp_ms + record.timestamp_delta))
+    def _remember_ids(self, batch: memoryview, start: Offset, known: _Known) -> None:
+        """Take note of the ids in a batch, from the offset `start` on."""
+        if not record_batch.has_ids(batch):
+            return
+        head = record_batch.header(batch)
+        now_ms, steady_ms = self._now_ms(), self._steady_ms()
+        for index, record in enumerate(record_batch.decode_records(batch)):
+            offset = Offset(head.base_offset + index)
+            message_id = record_batch.record_id(record)
+            if message_id is not None and offset >= start:
+                stamp_ms = head.base_timestamp_ms + record.timestamp_delta
+                age_ms = max(0, now_ms - stamp_ms) if offset < known.old_below else 0
+                known.window.remember(message_id, offset, steady_ms - age_ms)

@@ -64,14 +64,16 @@ class Publisher:
         settings: Settings,
         stats: BrokerStats,
         now_ms: Callable[[], TimestampMs],
+        steady_ms: Callable[[], int],
         create_topic: Callable[[TopicName, TopicConfig], Awaitable[None]],
     ) -> None:
         self._backend = backend
         self._settings = settings
         self._stats = stats
         self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._windows = DedupeWindows(
-            backend, now_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
+            backend, now_ms, steady_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
         )
         self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
         self._stamped = StampedAppends(backend, stats)
@@ -189,7 +191,7 @@ class Publisher:
             else:
                 self._forward_group(partition, messages, places, gathered)
             return
-        now_ms = self._now_ms()
+        steady_ms = self._steady_ms()
         fresh: list[int] = []
         fresh_ids: dict[str, int] = {}
         repeats: list[tuple[int, int]] = []
@@ -199,7 +201,7 @@ class Publisher:
                 fresh.append(place)
                 continue
             assert window is not None, "ids are only admitted once the window is there"
-            offset = window.stored_offset(message_id, now_ms)
+            offset = window.stored_offset(message_id, steady_ms)
             if offset is not None and not self._backend.is_void(partition, offset):
                 gathered.settle(place, Published(partition=partition.number, offset=offset, duplicate=True))
             elif (pending := window.pending(message_id)) is not None:
@@ -212,7 +214,7 @@ class Publisher:
         self._stats.duplicates += len(places) - len(fresh)
         if not fresh:
             return
-        batch = batch_builder.build_batch([messages[place] for place in fresh], now_ms)
+        batch = batch_builder.build_batch([messages[place] for place in fresh], self._now_ms())
         try:
             appended = self._backend.append(partition, batch)
         except HoldfastError as error:
@@ -221,7 +223,7 @@ class Publisher:
         self._stats.count_publish(len(fresh), len(batch))
         if fresh_ids:
             assert window is not None
-            window.storing(fresh_ids, appended, now_ms)
+            window.storing(fresh_ids, appended, steady_ms)
         gathered.settle_with(appended, [(place, i) for i, place in enumerate(fresh)], partition.number, duplicate=False)
         gathered.settle_with(appended, repeats, partition.number, duplicate=True)
 

@@ -50,6 +50,10 @@ def now_ms() -> TimestampMs:
     return TimestampMs(time.time_ns() // 1_000_000)
 
 
+def steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Node:
     """One broker process. `start`, then `stop`; both once."""
 
@@ -100,6 +104,7 @@ class Node:
         self.broker = Broker(
             self.backend,
             now_ms=now_ms,
+            steady_ms=steady_ms,
             auto_create=config.auto_create,
             message_bytes_max=config.message_bytes_max,
             dedupe_ids_max=config.dedupe_ids_max,

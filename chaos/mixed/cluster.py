@@ -1,0 +1,75 @@
+"""The cluster of a long run: on disks that fail, wires that are slow, and clocks that jump."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from chaos.cluster import ChaosCluster, NamespacedNode
+from chaos.commands import CannotBreak, missing
+from chaos.mixed.clocks import Clock, forget
+from chaos.mixed.wires import Wires
+from chaos.network import Network
+from holdfast.testing import NodeProcess
+from holdfast.testing.node_process import Setting
+
+# What no run of an hour fills; the files below the disks have holes, and are as large as what is on them.
+_DISK_BYTES: Final = 4 << 30
+_SETTINGS: Final[Mapping[str, Setting]] = {"segment_bytes": 1_000_000}
+
+
+def why_not() -> str | None:
+    """Why there can be no such cluster on this machine; `None` if there can."""
+    return missing(["ip", "nsenter", "mount", "umount", "mkfs.ext4"], root=True)
+
+
+class MixedCluster(ChaosCluster):
+    """Use it with `with`. Raises `CannotBreak` where this machine cannot do it."""
+
+    def __init__(self, nodes: int, settings: Mapping[str, Setting] | None = None) -> None:
+        if (reason := why_not()) is not None:
+            raise CannotBreak(reason)
+        super().__init__(
+            nodes,
+            "power",
+            has_network=True,
+            settings={**_SETTINGS, **(settings or {})},
+            disk_bytes=_DISK_BYTES,
+        )
+        self.clocks: list[Clock] = []
+        self._pids: set[int] = set()
+
+    def __enter__(self) -> MixedCluster:
+        self.open()
+        return self
+
+    def _make_network(self, nodes: int) -> Network:
+        return Wires(nodes)
+
+    @property
+    def wires(self) -> Wires:
+        assert isinstance(self.network, Wires)
+        return self.network
+
+    def _make_nodes(self) -> None:
+        super()._make_nodes()
+        for node in self.nodes:
+            assert isinstance(node, NamespacedNode)
+            clock = Clock(self.data / f"{node.id}.clock")
+            node.environment.update(clock.environment)
+            self.clocks.append(clock)
+
+    def _spawn(self, nodes: list[NodeProcess]) -> None:
+        super()._spawn(nodes)
+        self._pids.update(node.pid for node in nodes if node.pid is not None)
+
+    def clock(self, node: str) -> Clock:
+        return self.clocks[self.index(node)]
+
+    def close(self) -> None:
+        # A process that waits for a frozen disk cannot be killed.
+        for disk in self.disks:
+            disk.thaw()
+        super().close()
+        for pid in self._pids:
+            forget(pid)

@@ -1,0 +1,188 @@
+"""What a trouble has at hand: the cluster, who is hurt already, dice, and the book of what happened when."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from chaos.mixed.cluster import MixedCluster
+from chaos.mixed.ledger import Ledger
+from chaos.mixed.loads import Load
+from holdfast.testing import ClusterFailed
+from holdfast.testing.asking import ask
+
+# On a machine that others use too. What takes longer than this does not go on at all.
+GOES_ON_S: Final = 45.0
+HEALS_S: Final = 90.0
+_POLL_S: Final = 0.05
+# What takes longer is worth a note.
+_SLOW_S: Final = 5.0
+_RESTART_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Bar:
+    """One trouble in time, as the picture shows it."""
+
+    name: str
+    detail: str
+    began: float
+    ended: float = 0.0
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run as its troubles see it. They run in threads of their own, several at a time."""
+
+    cluster: MixedCluster
+    ledger: Ledger
+    loads: list[Load]
+    heals_s: float = HEALS_S
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    # How long it took until everybody was well again, after each episode.
+    recoveries_s: list[float] = field(default_factory=list)
+    _hurt: set[str] = field(default_factory=set)
+    # Those who may leave by themselves, since their disk gives them a reason.
+    may_leave: set[str] = field(default_factory=set)
+    _started_at: dict[str, float] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, text: str) -> None:
+        self.notes.append(f"{time.monotonic():.3f} s: {text}")
+
+    def stall(self, text: str) -> None:
+        """Something that should have gone on did not."""
+        self.ledger.rare.stalls.append(f"{time.monotonic():.3f} s: {text}")
+        self.note(text)
+
+    # --- who -----------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> list[str]:
+        return [node.id for node in self.cluster.nodes]
+
+    def leader(self, dice: random.Random) -> str:
+        """Of some partition, or of the control group; any node where nobody leads."""
+        try:
+            places = [place for load in self.loads for place in load.places()]
+            place = dice.choice([*places, None])
+            if place is None:
+                return self.cluster.control_leader(timeout_s=2.0)
+            return self.cluster.wait_for_leader(place.topic, timeout_s=2.0, partition=place.partition)
+        except ClusterFailed:
+            return dice.choice(self.nodes)
+
+    @contextmanager
+    def hurting(self, dice: random.Random, count: int, first: str | None = None) -> Iterator[list[str]]:
+        """So many nodes that no other trouble has to itself, `first` among them if it is free; maybe fewer."""
+        with self._lock:
+            free = [node for node in self.nodes if node not in self._hurt]
+            dice.shuffle(free)
+            free.sort(key=lambda node: node != first)
+            chosen = free[:count]
+            self._hurt.update(chosen)
+        try:
+            yield chosen
+        finally:
+            with self._lock:
+                self._hurt.difference_update(chosen)
+
+    # --- waiting -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def bar(self, name: str, detail: str = "") -> Iterator[None]:
+        """What is done inside is a bar of the picture."""
+        made = Bar(name, detail, time.monotonic())
+        self.bars.append(made)
+        self.note(f"{name} begins: {detail}")
+        try:
+            yield
+        finally:
+            made.ended = time.monotonic()
+            self.note(f"{name} is over")
+
+    def current(self) -> list[str]:
+        return sorted({bar.name for bar in self.bars if not bar.ended})
+
+    def hold(self, seconds: float) -> None:
+        """How long a trouble lasts is part of it; when the run is broken off, so is this."""
+        self.stopping.wait(seconds)
+
+    def wait(self, what: str, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Until something that must happen has; a stall where it does not."""
+        timeout_s = self.heals_s if timeout_s is None else timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
+        while not condition():
+            if self.stopping.is_set():
+                return False
+            if time.monotonic() > deadline:
+                self.stall(f"not within {timeout_s:g} s: {what}")
+                return False
+            time.sleep(_POLL_S)
+        if (took_s := time.monotonic() - began) > _SLOW_S:
+            self.note(f"it took {took_s:.1f} s: {what}")
+        return True
+
+    def must_go_on(self, during: str) -> None:
+        """A majority is well and hears each other, so whoever may use any node gets something through."""
+        before = sum(load.progress() for load in self.loads)
+        self.wait(
+            f"an acknowledgement during {during}",
+            lambda: sum(load.progress() for load in self.loads) >= before + 5,
+            GOES_ON_S,
+        )
+
+    # --- mending -------------------------------------------------------------------------------------
+
+    def spawn(self, *nodes: str) -> None:
+        for node in nodes:
+            if not self.cluster.node(node).is_running:
+                self.cluster.spawn(node)
+
+    def heal(self, after: str) -> None:
+        """Nothing is broken any more; now everybody must be ready and every publisher get something through."""
+        began = time.monotonic()
+        cluster = self.cluster
+        cluster.wires.heal()
+        cluster.wires.speed_up()
+        for clock in cluster.clocks:
+            clock.set(0)
+        for disk in cluster.disks:
+            disk.thaw()
+            disk.make_room()
+        for node in cluster.nodes:
+            if node.is_paused:
+                node.resume()
+            if not node.is_running:
+                if node.exit_code not in (None, -9) and node.id not in self.may_leave:
+                    self.stall(f"{node.id} left by itself with {node.exit_code} during {after}\n{node.log_tail()}")
+                self.spawn(node.id)
+        self.may_leave.clear()
+        for node in cluster.nodes:
+            self.wait(f"{node.id} is ready after {after}", partial(self._is_ready, node.id))
+        for load in self.loads:
+            self.wait(f"{load.name} makes progress everywhere after {after}", load.begin_waiting())
+        self.recoveries_s.append(time.monotonic() - began)
+
+    def groups(self, node: str) -> list[dict[str, Any]]:
+        """Every group as a node sees it; nothing where it does not answer."""
+        answer = ask(self.cluster.node(node).http, "/v1/cluster/groups")
+        return list(answer.content["groups"]) if answer.status == 200 else []
+
+    def _is_ready(self, node: str) -> bool:
+        """Whether it serves; one that has left is started again now and then, as whoever looks after it would."""
+        now = time.monotonic()
+        if not self.cluster.node(node).is_running and now - self._started_at.get(node, 0.0) > _RESTART_S:
+            self._started_at[node] = now
+            self.note(f"{node} left with {self.cluster.node(node).exit_code}, and is started again")
+            self.spawn(node)
+        return self.cluster.is_ready(node)
