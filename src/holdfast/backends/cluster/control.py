@@ -82,10 +82,11 @@ class Control:
     def _notice_failure(self, applier: asyncio.Task[None]) -> None:
         """A node that cannot do what was decided must not serve as if it had."""
         if not applier.cancelled() and (error := applier.exception()) is not None:
-            log.error("control_failed", problem=repr(error), applied=self.applied)
             failed: HoldfastError = StorageFailed(f"what was decided cannot be applied here: {error!r}")
             if isinstance(error, BuildTooOld):
                 failed = error
+            else:
+                log.error("control_failed", problem=repr(error), applied=self.applied)
             for _, applied in self._applied_waiters:
                 refuse(applied, failed)
             self._on_failure(failed)
