@@ -3,9 +3,9 @@
 While a cluster is upgraded its nodes run two builds, and all of them read one control log. So what goes into it has a
 level. A build understands all levels up to `LEVEL`; the cluster is at a level of its own, which is a part of what the
 control log has decided (`RaiseLevel`, the table `level` of `state.sqlite`). Every node announces what it understands,
-to those it is linked to and in its row of `nodes`. The leader of the control group proposes to raise the cluster's level
-when all members understand the next one; nobody has to ask for it, and it never falls. What the leader saw may be
-outdated by the time its proposal is decided, so it counts only if the rows say the same where it stands in the log.
+to those it is linked to and in its row of `nodes`. The leader of the control group proposes to raise the level when all
+members understand the next one; nobody has to ask for it, and it never falls. What the leader saw may be outdated by
+the time its proposal is decided, so it counts only if the rows say the same where it stands in the log.
 
 - What is above the cluster's level is refused (`cluster_level_too_low`) where it is proposed, so it is never in a log
   that an older build reads.
@@ -18,7 +18,7 @@ outdated by the time its proposal is decided, so it counts only if the rows say 
 ``2: Level(commands=(TheCommand,), …)`` to `LEVELS`. That is all; whoever proposes it gets the refusal for nothing.
 
 - A field is never added to a command that was released, nor to what is inside it: older builds would pass over it in
-  silence. Make another command instead. The bytes of every command are written down in `tests/cluster/test_commands.py`.
+  silence. Make another command instead. `tests/cluster/test_commands.py` has the bytes of every one.
 - A change of the tables in `state.sqlite` is a step in `state_schema.py`; the level names the schema it needs. The file
   is changed when the level is raised, not when the new build is started.
 - A new kind of entry in a log (`model/entries.py`) is named in `entry_kinds`, and written when `allows_kind` says so.
@@ -166,8 +166,8 @@ def check_understood(number: int) -> None:
     """Raises `BuildTooOld` for a level that is above this build's."""
     if number > LEVEL:
         raise BuildTooOld(
-            f"the cluster is at level {number}, and this build ({BUILD}) understands {LEVEL}: start the version that it "
-            "ran last, or a newer one; there is no way back to an older one"
+            f"the cluster is at level {number}, and this build ({BUILD}) understands {LEVEL}: start the version that "
+            "the cluster ran last, or a newer one; there is no way back to an older one"
         )
 
 

@@ -23,8 +23,8 @@ the two. Crash cases:
 - *a file of a cluster whose level this build does not understand* is left as it is, and the node does not start.
 - *the level cannot be read*: that is damage. A broker that stands alone takes the highest level it understands, with
   all tables: one table too many does no harm, one too few would.
-- *a level and the tables it needs* are written in one transaction, and which tables those are is found by the file's own
-  version: applied again, a level makes no table twice.
+- *a level and the tables it needs* are written in one transaction, and which tables those are is found by the file's
+  own version: applied again, a level makes no table twice.
 """
 
 from __future__ import annotations
