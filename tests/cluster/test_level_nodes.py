@@ -42,6 +42,11 @@ def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def somebody_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_PERIOD_S", 0.05)
+
+
+@pytest.fixture
 def by_hand(nobody_looks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes say nothing of themselves, and nobody raises a level, but the test."""
     monkeypatch.setattr(Upkeep, "_tell_addresses", lambda self: None)
@@ -127,7 +132,9 @@ async def test_partner_of_a_broker_that_stood_alone_gets_the_level_from_its_log(
     await pair.stop()
 
 
-async def test_older_build_can_be_started_again_until_the_level_is_raised(tmp_path: Path, build: Build) -> None:
+async def test_older_build_can_be_started_again_until_the_level_is_raised(
+    tmp_path: Path, build: Build, somebody_looks_often: None
+) -> None:
     async with running(tmp_path) as nodes:
         await until(lambda: all(len(backend.state.nodes) == 3 for backend in nodes.backends.values()))
     build.is_later()
