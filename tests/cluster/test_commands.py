@@ -8,17 +8,22 @@ import pytest
 
 from holdfast.backends.cluster import commands
 from holdfast.backends.cluster.commands import (
+    AddCallback,
     Command,
     CreateTopic,
     CreateTopicOfBefore,
     DeleteTopic,
+    DrawCursor,
     DropCursor,
+    MoveCallback,
     MoveCursor,
     NoteNode,
     PreferLeader,
     RaiseLevel,
+    RemoveCallback,
     TakeCursor,
 )
+from holdfast.model.draws import Draw
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
 
@@ -49,6 +54,19 @@ FROZEN: list[tuple[Command, str]] = [
     (NoteNode("n1", "a", {"http": "h:1"}, "0.1.0", 1), "919605a26e31a16181a468747470a3683a31a5302e312e3001"),
     (PreferLeader(ORDERS, "t1", 2, "n1"), "919506a66f7264657273a2743102a26e31"),
     (RaiseLevel(2), "91920902"),
+    (
+        DrawCursor(ORDERS, "t1", BILLING, 2, Offset(3), Offset(9), [Draw("r1", "8", 2)]),
+        "91981ea66f7264657273a27431a762696c6c696e670203099193a27231a13802",
+    ),
+    (
+        AddCallback(ORDERS, "t1", BILLING, "h:1", "numbered", AT),
+        "919714a66f7264657273a27431a762696c6c696e67a3683a31a86e756d6265726564cf0000018bcfe56800",
+    ),
+    (RemoveCallback(ORDERS, "t1", BILLING, TopicName("done")), "919515a66f7264657273a27431a762696c6c696e67a4646f6e65"),
+    (
+        MoveCallback(ORDERS, BILLING, 5, TopicName("done"), "t2", {0: Offset(7)}, {1: 2}),
+        "919816a66f7264657273a762696c6c696e6705a4646f6e65a27432810007810102",
+    ),
 ]
 
 

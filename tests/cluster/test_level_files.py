@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.cluster import levels, snapshots, state, state_schema
+from holdfast.backends.cluster import levels, snapshots, state, state_schema, state_versions
 from holdfast.backends.cluster.requests import SnapshotReply, encode
 from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError, Unavailable
@@ -172,7 +172,7 @@ async def test_state_with_tables_of_another_build_is_refused(tmp_path: Path) -> 
     await opened(file)
     broken(file, f"PRAGMA user_version = {OLD_SCHEMA + 1}")
     with pytest.raises(DataDirectoryError, match="start the version of holdfast that wrote it"):
-        state.check_understood(file)
+        state_versions.check_understood(file)
 
 
 # --- another node's file ------------------------------------------------------------------------------

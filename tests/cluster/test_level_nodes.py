@@ -223,7 +223,7 @@ async def test_older_build_that_meets_a_level_in_its_log_leaves_again_and_again(
         with capture_logs() as logs:
             leader.control.replica.append_note(KIND_COMMAND, commands.encode([*said, RaiseLevel(NEW)]))
             if is_used:
-                leader.control.replica.append_note(KIND_COMMAND, msgspec.msgpack.encode([[30, "something new"]]))
+                leader.control.replica.append_note(KIND_COMMAND, msgspec.msgpack.encode([[99, "something new"]]))
             await until(lambda: sorted(nodes.failed) == ["n1", "n2", "n3"])
         assert {line["event"] for line in logs if line["log_level"] in ("error", "critical")} == {"build_too_old"}
         for backend in nodes.backends.values():

@@ -111,7 +111,8 @@ def control_state(*history: tuple[int, Members], rows: tuple[NodeRow, ...]) -> C
     topics: Any = SimpleNamespace(token_of=lambda name: "", known={}, preferred={})
     raft: Any = SimpleNamespace(members_history=at)
     loaded = Loaded({}, {}, {each.node: each for each in rows})
-    return ControlState(topics, lambda command: None, loaded, raft, ClusterLevel())  # type: ignore[arg-type,return-value]
+    propose: Any = None
+    return ControlState(topics, propose, propose, loaded, raft, ClusterLevel())
 
 
 async def raised(state: ControlState, level: int, index: int = 5) -> bool:

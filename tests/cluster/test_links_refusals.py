@@ -230,7 +230,7 @@ def speaking(**versions: int) -> bytes:
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "is this a node of a cluster?"),
         (b"".join(raft_frame([])), "the first frame is not a HELLO"),
         (peer.frame_head(peer.HELLO, 2) + b"{}", "not a HELLO"),
-        (speaking(version=1, oldest=5), "the oldest is above the newest"),
+        (speaking(version=1, oldest=5), "which are none"),
         (speaking(version=99999999999999999999, oldest=2), "not a HELLO"),
         (speaking(version=256), "not a HELLO"),
         (speaking(version=-3, oldest=-9), "not a HELLO"),

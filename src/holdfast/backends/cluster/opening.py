@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from holdfast.backends.cluster import commands, levels, snapshots, state
+from holdfast.backends.cluster import commands, levels, snapshots, state_versions
 from holdfast.backends.cluster.commands import DeleteTopic, RaiseLevel
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
@@ -69,7 +69,7 @@ class Opening:
 
     def open(self) -> Opened:
         """Raises `DataDirectoryError`; for what a newer build has written before anything is changed."""
-        state.check_before_opening(self._directory.state_file)
+        state_versions.check_before_opening(self._directory.state_file)
         try:
             return self._tried()
         except BuildTooOld:

@@ -19,7 +19,7 @@ import uuid_utils
 
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
-from holdfast.backends.cluster.state import check_understood
+from holdfast.backends.cluster.state_versions import check_understood
 from holdfast.model.errors import BadValue, HoldfastError, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.storage.durable import sync_file

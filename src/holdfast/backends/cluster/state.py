@@ -40,7 +40,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.cluster import levels, state_schema
+from holdfast.backends.cluster import levels, state_schema, state_versions
 from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.broker.results import refuse
 from holdfast.model.callbacks import Callback
@@ -199,7 +199,7 @@ def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
 
 def _climb(connection: sqlite3.Connection, wanted: object) -> None:
     assert isinstance(wanted, int)
-    for step in state_schema.statements(_version(connection), wanted):
+    for step in state_schema.statements(state_versions.version_of(connection), wanted):
         connection.execute(step)
 
 
@@ -218,8 +218,8 @@ def _connect(path: Path, level_of_new: int) -> tuple[sqlite3.Connection, bool]:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        version = _checked_version(connection, path.name)
-        level = level_of_new if version == 0 else _level(connection, version)
+        version = state_versions.checked_version(connection, path.name)
+        level = level_of_new if version == 0 else state_versions.level_of(connection, version)
         if version < levels.schema_of(level):
             _write(connection, level_rows(level))
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -229,55 +229,6 @@ def _connect(path: Path, level_of_new: int) -> tuple[sqlite3.Connection, bool]:
         connection.close()
         raise
     return connection, version == 0
-
-
-def _checked_version(connection: sqlite3.Connection, name: str) -> int:
-    """Of the tables. Raises `BuildTooOld`, or `DataDirectoryError`, for what another build has written."""
-    version = _version(connection)
-    levels.check_understood(_level(connection, version))
-    if version > state_schema.NEWEST_SCHEMA:
-        raise DataDirectoryError(
-            f"{name} has version {version}, this build ({levels.BUILD}) knows {state_schema.NEWEST_SCHEMA}; start the "
-            "version of holdfast that wrote it"
-        )
-    return version
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _level(connection: sqlite3.Connection, version: int) -> int:
-    if version < state_schema.LEVEL_SINCE:
-        return levels.BASELINE
-    row = connection.execute("SELECT level FROM level").fetchone()
-    if row is None or not isinstance(row[0], int) or not levels.BASELINE <= row[0] <= levels.NUMBER_MAX:
-        raise sqlite3.DatabaseError("the level of the cluster is missing, or none that there can be")
-    return int(row[0])
-
-
-def check_understood(path: Path) -> None:
-    """Raises `BuildTooOld`, or `DataDirectoryError`, for what another build has written, and `sqlite3.DatabaseError`.
-
-    Neither the file nor anything beside it is changed.
-    """
-    wal, shm = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
-    has_wal, had_shm = wal.exists() and wal.stat().st_size > 0, shm.exists()
-    # Without a WAL there is nothing that SQLite would have to make files for in order to read it.
-    way = "mode=ro" if has_wal else "immutable=1"
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True)) as connection:
-            _checked_version(connection, path.name)
-    finally:
-        if not had_shm:
-            shm.unlink(missing_ok=True)
-
-
-def check_before_opening(path: Path) -> None:
-    """As `check_understood`, for a file that may be missing or damaged: that is seen to when it is opened."""
-    if path.exists():
-        with contextlib.suppress(*_UNREADABLE):
-            check_understood(path)
 
 
 def _load(connection: sqlite3.Connection) -> Loaded:
@@ -321,7 +272,7 @@ def _read_applied(connection: sqlite3.Connection, loaded: Loaded) -> None:
 
 
 def _read_level(connection: sqlite3.Connection, loaded: Loaded) -> None:
-    loaded.level = _level(connection, state_schema.LEVEL_SINCE)
+    loaded.level = state_versions.level_of(connection, state_schema.LEVEL_SINCE)
 
 
 def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
