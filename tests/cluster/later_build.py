@@ -20,7 +20,7 @@ _PATCH = {
         ("    | RaiseLevel\n", "    | RaiseLevel\n    | ForgetCursor\n"),
     ],
     "backends/cluster/levels.py": [
-        ("import Command\n", "import Command, ForgetCursor\n"),
+        ("    MoveCursor,\n    NoteNode,", "    ForgetCursor,\n    MoveCursor,\n    NoteNode,"),
         ("    ),\n}\n# What this", "    ),\n    2: Level(commands=(ForgetCursor,), state_schema=7),\n}\n# What this"),
         ("BUILD: Final = _installed_version()", f'BUILD: Final = "{VERSION}"'),
     ],

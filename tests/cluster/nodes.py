@@ -12,6 +12,7 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.consensus.partner import PairSettings
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
 from holdfast.storage.directory import DataDirectory
@@ -44,8 +45,9 @@ class Nodes:
 
     async def _start(self, name: str) -> None:
         host, _, port = self.addresses[name].partition(":")
+        directory = DataDirectory.open(self.root / name, node=name, now_ms=now_ms())
         backend = ClusterBackend(
-            DataDirectory.open(self.root / name, node=name, now_ms=now_ms()),
+            directory,
             sync=parse_sync_policy("group"),
             now_ms=now_ms,
             segment_bytes=self.segment_bytes,
@@ -54,7 +56,12 @@ class Nodes:
             pair=PairSettings(heartbeat_s=0.2, founds=name == "n1") if self.is_pair else None,
             on_fatal=lambda error: self.failed.append(name),
         )
-        await backend.start()
+        try:
+            await backend.start()
+        except HoldfastError:
+            await backend.neighbours.stop()
+            directory.close()
+            raise
         self.backends[name] = backend
         self.brokers[name] = Broker(backend, now_ms=now_ms)
 

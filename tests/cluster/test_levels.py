@@ -1,27 +1,24 @@
-"""Levels: what a node does not understand never reaches it, and where it does all the same, the node leaves."""
+"""Levels: what may be proposed, what a command must look like, and when a level counts."""
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from pathlib import Path
-from typing import get_args
+import runpy
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from holdfast.backends.cluster import commands, levels, state, state_schema
-from holdfast.backends.cluster.commands import NoteNode, RaiseLevel
-from holdfast.backends.cluster.levels import ClusterLevel, understood_by_all
-from holdfast.backends.cluster.state import NodeRow
-from holdfast.consensus.members import ReplicaId
+from holdfast.backends.cluster import commands, levels, state_schema
+from holdfast.backends.cluster.commands import COMMANDS_MAX, NoteNode, RaiseLevel
+from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.levels import ClusterLevel, number_said, understood_by_all
+from holdfast.backends.cluster.state import Loaded, NodeRow
+from holdfast.consensus.members import Members, MembersAt, ReplicaId
 from holdfast.model.entries import KIND_COMMAND
-from holdfast.model.errors import BuildTooOld, ClusterLevelTooLow, DataDirectoryError
-from holdfast.storage.directory import DataDirectory
-from holdfast.wire.peer import Hello
-from tests.cluster.nodes import Nodes, now_ms, running, until
-
-FAR = levels.LEVEL + 1
+from holdfast.model.errors import BuildTooOld, ClusterLevelTooLow
+from holdfast.model.ids import LogIndex, Term
+from tests.cluster.builds import NEW, OLD, Build
 
 
 def row(node: str, level: int, life: str = "1") -> NodeRow:
@@ -32,21 +29,22 @@ def members(*names: str) -> list[ReplicaId]:
     return [ReplicaId(name) for name in names]
 
 
+# --- what is proposed ---------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("others", "announced", "linked", "level"),
+    ("who", "announced", "linked", "level"),
     [
-        ([], {}, {}, 3),
         (["n2.1"], {"n2": row("n2", 3)}, {"n2": 3}, 3),
         (["n2.1"], {"n2": row("n2", 3)}, {}, 3),
         (["n2.1"], {"n2": row("n2", 2)}, {"n2": 3}, 2),
         (["n2.1"], {"n2": row("n2", 3)}, {"n2": 1}, 1),
-        (["n2.1", "n3.1"], {"n2": row("n2", 3)}, {}, 1),
-        (["n2.2"], {"n2": row("n2", 3, life="1")}, {}, 1),
+        (["n2.1", "n3.1"], {"n2": row("n2", 3)}, {}, 0),
+        (["n2.2"], {"n2": row("n2", 3, life="1")}, {}, 0),
         ([], {"n2": row("n2", 1)}, {}, 1),
         (["n2.1"], {"n2": row("n2", 9)}, {}, 3),
     ],
     ids=[
-        "alone",
         "all there",
         "one away that had said it",
         "one that has not said it in the log yet",
@@ -57,23 +55,29 @@ def members(*names: str) -> list[ReplicaId]:
         "one that is ahead of this build",
     ],
 )
-def test_level_is_raised_to_what_everybody_understands(
-    monkeypatch: pytest.MonkeyPatch,
-    others: list[str],
-    announced: dict[str, NodeRow],
-    linked: dict[str, int],
-    level: int,
+def test_level_that_is_proposed_is_what_everybody_understands(
+    monkeypatch: pytest.MonkeyPatch, who: list[str], announced: dict[str, NodeRow], linked: dict[str, int], level: int
 ) -> None:
     monkeypatch.setattr(levels, "LEVEL", 3)
-    assert understood_by_all(members(*others), announced, linked) == level
+    assert understood_by_all(members(*who), announced, linked) == level
 
 
 def test_every_command_has_a_level_and_tags_are_never_used_twice() -> None:
     tags = [each.__struct_config__.tag for each in get_args(commands.Command)]
     assert len(tags) == len(set(tags))
     assert {each for level in levels.LEVELS.values() for each in level.commands} == set(get_args(commands.Command))
-    assert max(level.state_schema for level in levels.LEVELS.values()) == state_schema.NEWEST_SCHEMA
+    assert levels.schema_of(levels.LEVEL) == state_schema.NEWEST_SCHEMA
     assert ClusterLevel().allows_kind(KIND_COMMAND) and not ClusterLevel().allows_kind(200)
+
+
+def test_build_with_a_command_that_no_level_names_does_not_even_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fresh(msgspec.Struct, array_like=True, frozen=True, tag=10):
+        pass
+
+    runpy.run_path(levels.__file__)
+    monkeypatch.setattr(commands, "Command", commands.Command | Fresh)
+    with pytest.raises(AssertionError, match="every command belongs to a level"):
+        runpy.run_path(levels.__file__)
 
 
 def test_refusal_names_who_has_to_be_upgraded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,82 +95,90 @@ def test_refusal_names_who_has_to_be_upgraded(monkeypatch: pytest.MonkeyPatch) -
     assert level.refusal(command, {"n2": row("n2", 1)}) is None
 
 
-def with_level(path: Path, level: int) -> Path:
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as made:
-        made.execute("PRAGMA journal_mode = WAL")
-        for step in state_schema.statements(0, state_schema.BASELINE_SCHEMA):
-            made.execute(step)
-        made.execute("UPDATE level SET level = ?", (level,))
-    return path
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [("1", 1), ("999999999", 999_999_999), ("", None), ("-1", None), ("1" * 10, None), ("9" * 5000, None), ("٣", None)],
+)
+def test_level_of_another_node_is_a_number_of_few_digits(said: str, number: int | None) -> None:
+    assert number_said(said) == number
 
 
-def names(path: Path) -> list[str]:
-    return [each.name for each in path.iterdir()]
+# --- what is decided ----------------------------------------------------------------------------------
 
 
-async def test_state_of_a_higher_level_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    file = with_level(tmp_path / "state.sqlite", FAR)
-    before = file.read_bytes()
-    with pytest.raises(BuildTooOld, match=f"at level {FAR}"):
-        state.StateStore.open(file, damaged_suffix=".damaged", on_failure=lambda error: None)
-    with pytest.raises(BuildTooOld):
-        state.check_understood(file)
-    assert file.read_bytes() == before
-    assert names(tmp_path) == [file.name]
+def control_state(*history: tuple[int, Members], rows: tuple[NodeRow, ...]) -> ControlState:
+    at = tuple(MembersAt(LogIndex(since), Term(1), who) for since, who in history)
+    topics: Any = SimpleNamespace(token_of=lambda name: "", known={}, preferred={})
+    raft: Any = SimpleNamespace(members_history=at)
+    loaded = Loaded({}, {}, {each.node: each for each in rows})
+    propose: Any = None
+    return ControlState(topics, propose, propose, loaded, raft, ClusterLevel())
 
 
-async def test_state_with_tables_of_another_build_is_refused(tmp_path: Path) -> None:
-    file = with_level(tmp_path / "state.sqlite", levels.LEVEL)
-    with sqlite3.connect(file) as made:
-        made.execute(f"PRAGMA user_version = {state_schema.NEWEST_SCHEMA + 1}")
-    with pytest.raises(DataDirectoryError, match="start the version of holdfast that wrote it"):
-        state.check_understood(file)
+async def raised(state: ControlState, level: int, index: int = 5) -> bool:
+    """Whether a level counts that stands there in the log."""
+    try:
+        statements = await state.apply(RaiseLevel(level), index * COMMANDS_MAX)
+    except ClusterLevelTooLow:
+        return False
+    assert statements
+    return True
 
 
-async def test_node_that_meets_a_level_in_its_log_leaves_and_does_not_start_again(tmp_path: Path) -> None:
-    """The level was raised while nobody could know that this node had gone back to an older build."""
-    async with running(tmp_path) as nodes:
-        leader = await control_leader(nodes)
-        nodes.backends[leader].control.replica.append_note(KIND_COMMAND, commands.encode([RaiseLevel(FAR)]))
-        await until(lambda: sorted(nodes.failed) == ["n1", "n2", "n3"])
-        for backend in nodes.backends.values():
-            assert f"level {FAR}" in (backend.problem() or "")
-    again = Nodes(tmp_path)
-    for name in again.addresses:
-        with pytest.raises(BuildTooOld):
-            await again.start(name)
+TWO = Members.of(["n1.1", "n2.1"])
 
 
-async def test_node_that_says_nonsense_of_its_level_is_refused_and_disturbs_nobody(tmp_path: Path) -> None:
-    async with running(tmp_path) as nodes:
-        neighbours = nodes.backends["n1"].neighbours
-        said = Hello(cluster=neighbours.cluster, node="n2", life="1", boot="b")
-        for level in ("", "-1", "two", "\u00b2", "9" * 5000):
-            for fact in (levels.UNDERSTOOD, levels.CLUSTER):
-                reason = neighbours.refusal(msgspec.structs.replace(said, facts={fact: level}))
-                assert reason is not None and "does not say clearly" in reason
-        assert nodes.failed == []
-        neighbours.level.number = FAR
-        older = neighbours.refusal(said)
-        assert older is not None and "start the version on n2 that the other nodes run" in older
+@pytest.mark.parametrize(
+    ("rows", "counts"),
+    [
+        ((row("n1", NEW), row("n2", NEW)), True),
+        ((row("n1", NEW), row("n2", NEW + 5)), True),
+        ((row("n1", NEW), row("n2", OLD)), False),
+        ((row("n1", NEW),), False),
+        ((row("n1", NEW), row("n2", NEW, life="2")), False),
+        ((row("n1", NEW), row("n2", NEW), row("n3", OLD)), True),
+    ],
+    ids=["all", "one is ahead", "one went back", "one never said", "one has another disk", "an older one is no member"],
+)
+async def test_level_counts_only_if_every_member_has_said_that_it_understands_it(
+    monkeypatch: pytest.MonkeyPatch, rows: tuple[NodeRow, ...], counts: bool
+) -> None:
+    Build(monkeypatch).is_later()
+    state = control_state((0, TWO), rows=rows)
+    assert await raised(state, NEW) == counts
+    assert state.level.number == (NEW if counts else OLD)
 
 
-async def control_leader(nodes: Nodes) -> str:
-    def found() -> list[str]:
-        return [name for name, backend in nodes.backends.items() if backend.control.replica.leads]
+async def test_level_counts_for_the_members_there_were_where_it_stands_learners_included(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Build(monkeypatch).is_later()
+    history = (0, TWO), (8, Members.of(TWO.voters, ["n3.1"]))
+    rows = row("n1", NEW), row("n2", NEW)
+    assert await raised(control_state(*history, rows=rows), NEW, index=7)
+    assert not await raised(control_state(*history, rows=rows), NEW, index=9)
 
-    await until(lambda: bool(found()))
-    return found()[0]
+
+async def test_older_build_passes_over_a_level_that_does_not_count_and_leaves_at_one_that_does() -> None:
+    """It comes to the same verdict as the others, before it asks itself whether it understands."""
+    state = control_state((0, TWO), rows=(row("n1", NEW), row("n2", OLD)))
+    assert not await raised(state, NEW)
+    await state.apply(NoteNode("n2", "1", {}, "2.0", NEW), 6 * COMMANDS_MAX)
+    with pytest.raises(BuildTooOld, match=f"at level {NEW}"):
+        await raised(state, NEW, index=7)
 
 
-async def test_announced_levels_survive_a_restart_of_everybody(tmp_path: Path) -> None:
-    async with running(tmp_path) as nodes:
-        await until(lambda: len(nodes.backends["n1"].state.nodes) == 3)
-        told = nodes.backends["n1"].state.nodes
-        assert {each.level for each in told.values()} == {levels.LEVEL}
-        assert {each.version for each in told.values()} == {levels.BUILD}
-    directory = DataDirectory.open(tmp_path / "n1", node="n1", now_ms=now_ms())
-    store, loaded = state.StateStore.open(directory.state_file, damaged_suffix=".d", on_failure=lambda error: None)
-    await store.close()
-    directory.close()
-    assert loaded.nodes == told and loaded.level == levels.BASELINE
+async def test_level_that_is_decided_twice_changes_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    Build(monkeypatch).is_later()
+    state = control_state((0, TWO), rows=(row("n1", NEW), row("n2", NEW)))
+    assert await raised(state, NEW)
+    await state.apply(NoteNode("n2", "1", {}, "1.0", OLD), 6 * COMMANDS_MAX)
+    assert await state.apply(RaiseLevel(NEW), 7 * COMMANDS_MAX) == []
+    assert state.level.number == NEW
+
+
+async def test_state_of_another_node_brings_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    Build(monkeypatch).is_later()
+    state = control_state((0, TWO), rows=())
+    await state.replace(Loaded({}, {}, {}, level=NEW))
+    assert state.level.number == NEW

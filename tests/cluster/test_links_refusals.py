@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import struct
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -67,6 +69,51 @@ async def test_nodes_of_two_versions_talk_in_the_highest_that_both_speak() -> No
         await until(lambda: bool(n2.heard), "a message arrives")
     async with cluster(LinkNode("n1", version=4, oldest=2), LinkNode("n2", version=3, oldest=1)) as (n1, n2):
         assert bytes(await n1.links.request("n2", 1, b"3", 5.0)) == b"n1 1 3"
+
+
+async def frame_of(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
+    """Version, kind and body of what comes next."""
+    length, version, kind = struct.unpack(">IBB", await asyncio.wait_for(reader.readexactly(6), 5))
+    return version, kind, await reader.readexactly(length - 2)
+
+
+@on_both_loops
+async def test_every_byte_to_an_older_node_is_of_the_version_that_both_speak() -> None:
+    n1, old = LinkNode("n1", version=3, oldest=1), LinkNode("n2", version=2, oldest=1)
+    heard: list[tuple[int, int]] = []
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """An older node that is called."""
+        await frame_of(reader)
+        writer.write(peer.hello_frame(old.said))
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while True:
+                version, kind, body = await frame_of(reader)
+                heard.append((version, kind))
+                if kind == peer.REQUEST:
+                    number, _, _ = peer.decode_request(memoryview(body))
+                    writer.writelines(peer.reply_frame(number, peer.OK, b"", 2))
+        writer.close()
+
+    server = await asyncio.start_server(answers, "127.0.0.1", old.port)
+    await n1.start(old)
+    await n1.up(old)
+    n1.links.send("n2", 7, TimeoutNow(1))
+    await n1.links.request("n2", 1, b"", 5.0)
+    assert {kind for _, kind in heard} == {peer.RAFT, peer.REQUEST} and {version for version, _ in heard} == {2}
+
+    # An older node that calls.
+    reader, writer = await asyncio.open_connection("127.0.0.1", n1.port)
+    writer.write(peer.hello_frame(old.said))
+    assert (await frame_of(reader))[1] == peer.HELLO
+    writer.writelines(peer.request_frame(1, 1, b"", 2))
+    assert (await frame_of(reader))[:2] == (2, peer.REPLY)
+    writer.writelines(peer.request_frame(2, 1, b"", 3))
+    assert b"a REQUEST of protocol version 3 where 2 is spoken" in (await frame_of(reader))[2]
+    writer.close()
+    await n1.links.stop()
+    server.close()
+    await server.wait_closed()
 
 
 @on_both_loops
@@ -171,12 +218,23 @@ async def test_host_that_does_not_answer_with_a_hello_is_given_up_in_time() -> N
 HELLO = peer.hello_frame(LinkNode("n9").said)
 
 
+def speaking(**versions: int) -> bytes:
+    """A HELLO of a node that says something odd of its versions."""
+    body = json.dumps({"cluster": "c1", "node": "n9", "life": "1", "boot": "b", **versions}).encode()
+    return peer.frame_head(peer.HELLO, len(body)) + body
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "is this a node of a cluster?"),
         (b"".join(raft_frame([])), "the first frame is not a HELLO"),
         (peer.frame_head(peer.HELLO, 2) + b"{}", "not a HELLO"),
+        (speaking(version=1, oldest=5), "which are none"),
+        (speaking(version=99999999999999999999, oldest=2), "not a HELLO"),
+        (speaking(version=256), "not a HELLO"),
+        (speaking(version=-3, oldest=-9), "not a HELLO"),
+        (speaking(version=2, oldest=-9), "not a HELLO"),
         (peer.frame_head(peer.HELLO, 1 << 20), "not 1048578"),
         (HELLO + HELLO, "a frame of kind 1 from a caller"),
         (HELLO + peer.frame_head(peer.RAFT, 3) + b"abc", "ends within a message"),

@@ -225,7 +225,10 @@ class _Restoration:
 
     async def _write_state(self, decided: dict[int, int]) -> None:
         failed: list[StorageFailed] = []
-        store, _ = StateStore.open(self._directory.state_file, damaged_suffix=".damaged", on_failure=failed.append)
+        # Of the first level: a higher one is raised by the log, where a partner that is let in later finds it, too.
+        store, _ = StateStore.open(
+            self._directory.state_file, damaged_suffix=".damaged", on_failure=failed.append, may_salvage=False
+        )
         try:
             await store.write(self._statements(decided))
         finally:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -66,29 +66,30 @@ BODY_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX - _COUNTED_BYTES - _ANSWERABLE.size
 _REASON_CHARACTERS_MAX: Final = 1000
 # Names of replicas stand between commas in lists of members, and in logs.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+# As it stands in the head of a frame.
+_Version = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
     """Who a node is. `cluster` is empty while it belongs to none.
 
-    `version` is the newest it speaks, `oldest` the oldest; one that does not say the latter speaks that one only.
+    `version` is the newest it speaks, `oldest` the oldest; one that does not say the latter (0) speaks the former only.
     `life` is new when its disk is, `boot` when its process is. `addresses` are `host:port` by the name of what
     listens there; `facts` is whatever else the nodes of a cluster want to know of each other.
     """
 
-    version: int = PROTOCOL_VERSION
+    version: _Version = PROTOCOL_VERSION
     cluster: str
     node: str
     life: str
     boot: str
     addresses: dict[str, str] = {}
     facts: dict[str, str] = {}
-    oldest: int = 0
+    oldest: _Version = 0
 
     @property
-    def versions(self) -> range:
-        """All that it speaks."""
-        return range(self.oldest or self.version, self.version + 1)
+    def oldest_spoken(self) -> int:
+        return self.oldest or self.version
 
     @property
     def replica(self) -> ReplicaId:
@@ -101,7 +102,7 @@ _hello_decoder = msgspec.json.Decoder(Hello)
 def agreed_version(one: Hello, other: Hello) -> int | None:
     """The highest that both speak; `None` where there is none."""
     highest = min(one.version, other.version)
-    return highest if highest in one.versions and highest in other.versions else None
+    return highest if highest >= max(one.oldest_spoken, other.oldest_spoken) else None
 
 
 def frame_head(kind: int, body_bytes: int, version: int = PROTOCOL_VERSION) -> bytes:
@@ -138,7 +139,7 @@ def decode_hello(body: Buffer) -> Hello:
         hello = _hello_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadPeerFrame(f"not a HELLO: {error}") from error
-    if not 0 <= hello.oldest <= hello.version:
+    if hello.oldest > hello.version:
         raise BadPeerFrame(f"a node speaks versions {hello.oldest} to {hello.version}, which are none")
     for what, name in (("node", hello.node), ("life", hello.life)):
         if not _NAME.match(name):

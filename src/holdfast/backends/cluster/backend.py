@@ -143,9 +143,8 @@ class ClusterBackend(CursorCalls, NothingVoid):
         self.neighbours.check_history(has_topics=bool(opened.loaded.topics or opened.loaded.cursors))
         await self.neighbours.start()
         formation = await self.neighbours.form()
-        me = replica_id(self.node_id, self._directory.life)
         self.groups = Groups(
-            me,
+            replica_id(self.node_id, self._directory.life),
             transport=self.neighbours,
             hard_states=opened.hard_states,
             sync=self.sync_policy,
@@ -222,6 +221,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
             return
         self.groups.elect_without_others()
         await control.wait_until_applied(control.replica.raft.commit)
+        await self.upkeep.raise_alone(is_incomplete=is_incomplete)
         for topic in self._files.unknown(set(self.topics_here.known), state_is_incomplete=is_incomplete):
             await self._proposals.propose(self._changes.creation(topic))
         await self.state.bring_cursors_back(self.end_offset)
@@ -421,7 +421,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
         if self._failure is not None:
             return
         self._failure = error
-        log.critical("storage_failed", problem=error.message)
+        log.critical(type(error).code, problem=error.message)
         if hasattr(self, "groups"):
             for replica in self.groups.replicas.values():
                 replica.audience.refuse_appends(error)

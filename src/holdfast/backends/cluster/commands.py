@@ -111,7 +111,9 @@ class PreferLeader(msgspec.Struct, array_like=True, frozen=True, tag=6):
 
 
 class RaiseLevel(msgspec.Struct, array_like=True, frozen=True, tag=9):
-    """All members understand this level: from the next entry on the log may hold what belongs to it (`levels.py`)."""
+    """From the next entry on the log may hold what belongs to this level, if all members have said before, with
+    `NoteNode`, that they understand it; otherwise this changes nothing (`levels.py`).
+    """
 
     level: int
 

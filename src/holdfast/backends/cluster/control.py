@@ -67,6 +67,8 @@ class Control:
         self._statements: list[Statement] = []
         self._writer: asyncio.Task[None] | None = None
         self._applier: asyncio.Task[None] | None = None
+        # Why nothing is applied any more.
+        self._failed: HoldfastError | None = None
         replica.on_reign = self._on_reign
 
     def _on_reign(self, replica: Replica) -> None:
@@ -82,10 +84,12 @@ class Control:
     def _notice_failure(self, applier: asyncio.Task[None]) -> None:
         """A node that cannot do what was decided must not serve as if it had."""
         if not applier.cancelled() and (error := applier.exception()) is not None:
-            log.error("control_failed", problem=repr(error), applied=self.applied)
             failed: HoldfastError = StorageFailed(f"what was decided cannot be applied here: {error!r}")
             if isinstance(error, BuildTooOld):
                 failed = error
+            else:
+                log.error("control_failed", problem=repr(error), applied=self.applied)
+            self._failed = failed
             for _, applied in self._applied_waiters:
                 refuse(applied, failed)
             self._on_failure(failed)
@@ -165,6 +169,8 @@ class Control:
 
     async def wait_until_applied(self, index: LogIndex) -> None:
         if self.applied < index:
+            if self._failed is not None:
+                raise self._failed
             applied: asyncio.Future[None] = self._loop.create_future()
             self._applied_waiters.append((index, applied))
             await applied

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import structlog
 
-from holdfast.backends.cluster import state
+from holdfast.backends.cluster import levels, state
 from holdfast.backends.cluster.callback_table import CallbackTable
 from holdfast.backends.cluster.commands import (
     COMMANDS_MAX,
@@ -32,7 +32,7 @@ from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import ReplicaId, members_at
 from holdfast.consensus.raft import Raft
-from holdfast.model.errors import TopicNotFound
+from holdfast.model.errors import ClusterLevelTooLow, TopicNotFound
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
 from holdfast.model.names import is_internal
 
@@ -57,6 +57,8 @@ class ControlState:
         self.cursors = CursorTable(propose, propose_draw, topics.token_of, loaded.cursors, loaded.draws)
         self.callbacks = CallbackTable(propose, topics.token_of, loaded.callbacks)
         self.nodes = loaded.nodes
+        # A node has said something new of itself.
+        self.on_noted: Callable[[], None] = lambda: None
         topics.preferred = loaded.preferred
 
     async def bring_cursors_back(self, end_offset: Callable[[PartitionId], Offset]) -> None:
@@ -112,15 +114,14 @@ class ControlState:
             case NoteNode():
                 row = NodeRow(command.node, command.life, command.addresses, command.version, command.level)
                 self.nodes[command.node] = row
+                self.on_noted()
                 return [state.node_row(row)]
             case PreferLeader():
                 self._check(command.topic, command.token)
                 self.topics.preferred[PartitionId(command.topic, command.partition)] = command.node
                 return [state.preferred_row(command.topic, command.partition, command.node)]
             case RaiseLevel():
-                before = self.level.number
-                self.level.raise_to(command.level)
-                return state.level_rows(before, self.level.number)
+                return self._raise_level(command.level, LogIndex(number // COMMANDS_MAX))
             case AddCallback():
                 self._check(command.topic, command.token)
                 return [state.callback_row(self.callbacks.apply_add(command, number))]
@@ -139,6 +140,16 @@ class ControlState:
                     command.delivered, command.delivered_token, command.name, command.positions, only_forward=True
                 )
                 return moved + state.cursor_rows((command.delivered, command.name), self.cursors.apply(move))
+
+    def _raise_level(self, level: int, index: LogIndex) -> list[Statement]:
+        """Only if all members have said that they understand it where this stands; who proposed it saw less."""
+        if level <= self.level.number:
+            return []
+        members = members_at(self._raft.members_history, index).members.everybody
+        if behind := levels.behind(level, members, self.nodes):
+            raise ClusterLevelTooLow(f"level {level} is not understood by {', '.join(behind)}; upgrade what is older")
+        self.level.raise_to(level)
+        return state.level_rows(level)
 
     def _check(self, name: TopicName, token: str) -> None:
         """A command that comes late must not change another topic of the same name."""

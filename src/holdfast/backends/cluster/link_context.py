@@ -111,5 +111,6 @@ class LinkContext:
 
 
 def _spoken(hello: Hello) -> str:
-    versions = hello.versions
-    return f"version {versions[-1]}" if len(versions) == 1 else f"versions {versions[0]} to {versions[-1]}"
+    if hello.oldest_spoken == hello.version:
+        return f"version {hello.version}"
+    return f"versions {hello.oldest_spoken} to {hello.version}"

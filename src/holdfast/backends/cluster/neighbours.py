@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("holdfast.cluster")
 
 _FORMATION: Final = "formation"
-_LEVEL: Final = re.compile(r"[0-9]{1,9}\Z")
 _STANDING: Final = "pair"
 # Of two, the one that is left must know at once that the other is gone, and come together again soon.
 _PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
@@ -355,24 +353,31 @@ class Neighbours:
 
     def _level_refusal(self, hello: Hello) -> str | None:
         """Of two builds of which one does not understand what the other's cluster writes."""
-        said = {name: hello.facts.get(name, str(levels.BASELINE)) for name in (levels.UNDERSTOOD, levels.CLUSTER)}
-        if not all(map(_LEVEL.match, said.values())):
-            return f"{hello.node} does not say clearly which level it understands"
-        understood, at = int(said[levels.UNDERSTOOD]), int(said[levels.CLUSTER])
+        understood, at = (
+            levels.number_said(hello.facts.get(name, str(levels.BASELINE)))
+            for name in (levels.UNDERSTOOD, levels.CLUSTER)
+        )
+        if understood is None or at is None:
+            return f"{hello.node} does not say clearly which level it understands: that is a number of 1 to 9 digits"
         if understood < self.level.number:
             return (
-                f"{hello.node} runs a build that understands level {understood}, and the cluster is at "
-                f"{self.level.number}: start the version on {hello.node} that the other nodes run"
+                f"the cluster is at level {self.level.number}, and the build of {hello.node} understands {understood}: "
+                f"start the version on {hello.node} that the other nodes run"
             )
         try:
             levels.check_understood(at)
         except BuildTooOld as error:
-            self._too_old = error
-            self._changed.set()
-            if self._serving is not None:
-                self.on_too_old(error)
+            # Whoever belongs to no cluster, or to another, does not decide whether this node may serve.
+            if hello.cluster and (self._formation is None or hello.cluster == self.cluster):
+                self._leave(error)
             return error.message
         return None
+
+    def _leave(self, error: BuildTooOld) -> None:
+        self._too_old = error
+        self._changed.set()
+        if self._serving is not None:
+            self.on_too_old(error)
 
     def levels_of_linked(self) -> dict[str, int]:
         """What those understand who are there now."""
@@ -380,7 +385,8 @@ class Neighbours:
         for node in self._peers:
             hello = self._links.hello_of(node) if self._links is not None else None
             if hello is not None:
-                found[node] = int(hello.facts.get(levels.UNDERSTOOD, levels.BASELINE))
+                said = levels.number_said(hello.facts.get(levels.UNDERSTOOD, str(levels.BASELINE)))
+                found[node] = levels.BASELINE if said is None else said
         return found
 
     def give_way(self) -> None:

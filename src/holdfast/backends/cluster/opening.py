@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from holdfast.backends.cluster import commands, levels, snapshots
+from holdfast.backends.cluster import commands, levels, snapshots, state_versions
 from holdfast.backends.cluster.commands import DeleteTopic, RaiseLevel
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
@@ -23,7 +23,7 @@ from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topic_files import TopicFiles, report_damage
 from holdfast.backends.cluster.topics import group_of
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES
-from holdfast.model.errors import DataDirectoryError, HoldfastError
+from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError
 from holdfast.model.ids import LogIndex, Offset, TimestampMs, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.topics import Topic
@@ -68,9 +68,12 @@ class Opening:
         self._has_new_life = False
 
     def open(self) -> Opened:
-        """Raises `DataDirectoryError`."""
+        """Raises `DataDirectoryError`; for what a newer build has written before anything is changed."""
+        state_versions.check_before_opening(self._directory.state_file)
         try:
             return self._tried()
+        except BuildTooOld:
+            raise
         except DataDirectoryError:
             # A full disk must not keep people from reading: the reserve is for this.
             if not self._directory.release_reserve():
@@ -219,6 +222,7 @@ def _has_segments(path: Path) -> bool:
 def _deletions(control_log: PartitionLog, applied: LogIndex) -> set[str]:
     """Tokens of topics that the control log deletes further on than the state knows. Raises `BuildTooOld`."""
     tokens: set[str] = set()
+    highest = levels.BASELINE
     index = max(LogIndex(applied + 1), control_log.first_index)
     while index <= control_log.last_index:
         try:
@@ -228,11 +232,13 @@ def _deletions(control_log: PartitionLog, applied: LogIndex) -> set[str]:
             continue
         for entry in entries:
             if entry.kind == KIND_COMMAND:
-                found = commands.decode(entry.payload[NOTE_HEAD_BYTES:])
-                for command in found:
-                    if isinstance(command, RaiseLevel):
-                        # Before what comes behind it, which is not for this build.
-                        levels.check_understood(command.level)
+                try:
+                    found = commands.decode(entry.payload[NOTE_HEAD_BYTES:])
+                except msgspec.MsgspecError:
+                    # Whether a level counts is found when it is applied; what only it allows shows that it does.
+                    levels.check_understood(highest)
+                    raise
+                highest = max([highest, *(command.level for command in found if isinstance(command, RaiseLevel))])
                 tokens |= {command.token for command in found if isinstance(command, DeleteTopic)}
         index = LogIndex(index + len(entries))
     return tokens

@@ -19,8 +19,8 @@ import uuid_utils
 
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
-from holdfast.backends.cluster.state import check_understood
-from holdfast.model.errors import BadValue, Unavailable
+from holdfast.backends.cluster.state_versions import check_understood
+from holdfast.model.errors import BadValue, HoldfastError, Unavailable
 from holdfast.model.limits import MIB
 from holdfast.storage.durable import sync_file
 
@@ -79,7 +79,11 @@ async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[
     with incoming.open("wb") as file:
         while position < size:
             request = encode(SnapshotRequest(name, position))
-            reply = _decode_reply(await peers.request(node, Method.SNAPSHOT, request, _REPLY_S))
+            try:
+                reply = _decode_reply(await peers.request(node, Method.SNAPSHOT, request, _REPLY_S))
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                # Whatever is the matter there, it is no reason for this node to leave.
+                raise Unavailable(f"{node} did not give its state: {error}") from error
             name, size = reply.name, reply.size
             if not reply.piece:
                 raise Unavailable(f"{node} gave nothing of its state")
@@ -92,11 +96,14 @@ async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[
 
 
 def _check(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        check_understood(path)
+    except sqlite3.DatabaseError as error:
+        verdict = str(error)
     if verdict != "ok":
         raise Unavailable(f"the state that was sent is damaged: {verdict}")
-    check_understood(path)
     with path.open("rb+") as file:
         sync_file(file.fileno())
 

@@ -21,6 +21,10 @@ the two. Crash cases:
   life instead and gets everything from them.
 - *a file of version 1* (before there was a control log) gets what it lacks; its `applied` is 0.
 - *a file of a cluster whose level this build does not understand* is left as it is, and the node does not start.
+- *the level cannot be read*: that is damage. A broker that stands alone takes the highest level it understands, with
+  all tables: one table too many does no harm, one too few would.
+- *a level and the tables it needs* are written in one transaction, and which tables those are is found by the file's
+  own version: applied again, a level makes no table twice.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.cluster import levels, state_schema
+from holdfast.backends.cluster import levels, state_schema, state_versions
 from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.broker.results import refuse
 from holdfast.model.callbacks import Callback
@@ -55,6 +59,8 @@ _REPLACING: Final = {_PUT_CURSOR: 3, _PUT_DRAW: 4, _PUT_APPLIED: 0}
 
 CursorKey = tuple[TopicName, CursorName]
 Statement = tuple[str, tuple[object, ...]]
+# Stands for the statements that take the file from the version it has to the one that is given.
+_CLIMB: Final = "climb"
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -107,13 +113,14 @@ class StateStore:
     ) -> tuple[StateStore, Loaded]:
         """Open or create the file; a damaged one is set aside as `<name><damaged_suffix>`, after `on_damage`.
 
-        What can be read from it is taken over if `may_salvage`: with peers, half a state is worse than none.
+        What can be read from it is taken over if `may_salvage`: with peers, half a state is worse than none. They
+        also decide on the level; without them a new file has the highest that this build understands.
 
         `on_failure` is called when a write fails for another reason than a full disk: what is on the disk is
         unknown then, as after a failed sync of a log.
         """
         try:
-            connection, is_new = _connect(path)
+            connection, is_new = _connect(path, levels.LEVEL if may_salvage else levels.BASELINE)
             loaded = _load(connection)
             loaded.is_incomplete = is_new
         except _UNREADABLE as error:
@@ -184,7 +191,16 @@ def _write(connection: sqlite3.Connection, statements: list[Statement]) -> None:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         for sql, values in _last_ones(statements):
-            connection.execute(sql, values)
+            if sql == _CLIMB:
+                _climb(connection, *values)
+            else:
+                connection.execute(sql, values)
+
+
+def _climb(connection: sqlite3.Connection, wanted: object) -> None:
+    assert isinstance(wanted, int)
+    for step in state_schema.statements(state_versions.version_of(connection), wanted):
+        connection.execute(step)
 
 
 def _last_ones(statements: list[Statement]) -> Iterable[Statement]:
@@ -196,15 +212,16 @@ def _last_ones(statements: list[Statement]) -> Iterable[Statement]:
     return (statements[index] for index in sorted(last.values()))
 
 
-def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
+def _connect(path: Path, level_of_new: int) -> tuple[sqlite3.Connection, bool]:
     """Open the file; also whether it is new, or as empty as if it were."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        version = _checked_version(connection, path.name)
-        wanted = levels.LEVELS[_level(connection, version)].state_schema
-        _write(connection, [(step, ()) for step in state_schema.statements(version, wanted)])
+        version = state_versions.checked_version(connection, path.name)
+        level = level_of_new if version == 0 else state_versions.level_of(connection, version)
+        if version < levels.schema_of(level):
+            _write(connection, level_rows(level))
         (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict)
@@ -212,33 +229,6 @@ def _connect(path: Path) -> tuple[sqlite3.Connection, bool]:
         connection.close()
         raise
     return connection, version == 0
-
-
-def _checked_version(connection: sqlite3.Connection, name: str) -> int:
-    """Of the tables. Raises `BuildTooOld`, or `DataDirectoryError`, for what another build has written."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    levels.check_understood(_level(connection, version))
-    if version > state_schema.NEWEST_SCHEMA:
-        raise DataDirectoryError(
-            f"{name} has version {version}, this build ({levels.BUILD}) knows {state_schema.NEWEST_SCHEMA}; start the "
-            "version of holdfast that wrote it"
-        )
-    return version
-
-
-def _level(connection: sqlite3.Connection, version: int) -> int:
-    if version < state_schema.LEVEL_SINCE:
-        return levels.BASELINE
-    row = connection.execute("SELECT level FROM level").fetchone()
-    if row is None or not isinstance(row[0], int):
-        raise sqlite3.DatabaseError("the level of the cluster is missing")
-    return int(row[0])
-
-
-def check_understood(path: Path) -> None:
-    """Before another node's file takes the place of one's own. Raises `BuildTooOld`, `DataDirectoryError`."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        _checked_version(connection, path.name)
 
 
 def _load(connection: sqlite3.Connection) -> Loaded:
@@ -282,8 +272,7 @@ def _read_applied(connection: sqlite3.Connection, loaded: Loaded) -> None:
 
 
 def _read_level(connection: sqlite3.Connection, loaded: Loaded) -> None:
-    for (level,) in connection.execute("SELECT level FROM level"):
-        loaded.level = level or levels.BASELINE
+    loaded.level = state_versions.level_of(connection, state_schema.LEVEL_SINCE)
 
 
 def _read_cursors(connection: sqlite3.Connection, loaded: Loaded) -> None:
@@ -335,9 +324,10 @@ def _rebuilt(path: Path, set_aside: Path, why: str, *, may_salvage: bool) -> tup
     """A new file with what can be read from a damaged one; if there is no room for it, all stays as it was."""
     loaded = _salvage(path, set_aside, why)
     if not may_salvage:
+        # Its level, too, is what the log or a peer says.
         loaded = Loaded({}, {}, {}, problem=loaded.problem)
     try:
-        connection, _ = _connect(path)
+        connection, _ = _connect(path, loaded.level)
         _write(connection, list(_statements_for(loaded)))
     except sqlite3.DatabaseError as error:
         _move(set_aside, path)
@@ -354,7 +344,8 @@ def _move(path: Path, target: Path) -> None:
 def _salvage(path: Path, set_aside: Path, why: str) -> Loaded:
     """Move the damaged file away and read from it what can be read."""
     _move(path, set_aside)
-    loaded = Loaded({}, {}, {}, problem=f"state.sqlite was damaged ({why}); it was set aside as {set_aside.name}")
+    why = f"state.sqlite was damaged ({why}); it was set aside as {set_aside.name}"
+    loaded = Loaded({}, {}, {}, level=levels.LEVEL, problem=why)
     for read in _READERS:
         try:
             with contextlib.closing(sqlite3.connect(f"file:{set_aside}?mode=ro", uri=True)) as damaged:
@@ -378,7 +369,6 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield preferred_row(*place, node)
     for callback in loaded.callbacks.values():
         yield callback_row(callback)
-    yield from level_rows(levels.BASELINE, loaded.level)
     yield applied_row(loaded.applied, loaded.applied_term)
 
 
@@ -421,10 +411,9 @@ def node_row(row: NodeRow) -> Statement:
     return "INSERT OR REPLACE INTO nodes (node, life, addresses, version, level) VALUES (?, ?, ?, ?, ?)", values
 
 
-def level_rows(before: int, level: int) -> list[Statement]:
+def level_rows(level: int) -> list[Statement]:
     """A level, and the tables it needs."""
-    steps = state_schema.statements(levels.LEVELS[before].state_schema, levels.LEVELS[level].state_schema)
-    return [("UPDATE level SET level = ?", (level,)), *((step, ()) for step in steps)]
+    return [(_CLIMB, (levels.schema_of(level),)), ("UPDATE level SET level = ?", (level,))]
 
 
 def preferred_row(topic: TopicName, partition: int, node: str) -> Statement:

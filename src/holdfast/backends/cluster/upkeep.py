@@ -24,11 +24,12 @@ from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.state import NodeRow
 from holdfast.backends.cluster.topics import Topics
+from holdfast.broker.results import failure
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.replica_names import node_of
-from holdfast.model.errors import DiskFull, HoldfastError
+from holdfast.model.errors import DiskFull, HoldfastError, Unavailable
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
@@ -54,7 +55,7 @@ class Upkeep:
         control: Control,
         neighbours: Neighbours,
         state: ControlState,
-        propose: Callable[[Command], object],
+        propose: Callable[[Command], asyncio.Future[None]],
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -67,8 +68,13 @@ class Upkeep:
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
         self._letting_in = LettingIn(neighbours.life_of)
+        self._raising: asyncio.Future[None] | None = None
+        state.on_noted = self._raise_level
 
     def start(self) -> None:
+        if self._state.level.number < levels.LEVEL:
+            # What is new shall not be refused for a period.
+            self._tell_addresses()
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
@@ -89,9 +95,10 @@ class Upkeep:
     def _look_after_everything(self) -> None:
         self._control.drop_kept()
         self._look_for_room()
+        if self._neighbours.has_peers or self._state.level.number < levels.LEVEL:
+            self._tell_addresses()
         self._raise_level()
         if self._neighbours.has_peers:
-            self._tell_addresses()
             self._look_after_members()
             self._spread_leaders()
 
@@ -206,23 +213,48 @@ class Upkeep:
     # --- addresses ------------------------------------------------------------------------------------
 
     def _tell_addresses(self) -> None:
+        row = self._own_row()
+        if self._state.nodes.get(row.node) != row and self._control.replica.raft.hears_leader:
+            self._propose(_note(row))
+
+    def _own_row(self) -> NodeRow:
         neighbours = self._neighbours
         life = neighbours.life_of(neighbours.node) or ""
-        row = NodeRow(neighbours.node, life, dict(neighbours.addresses), levels.BUILD, levels.LEVEL)
-        if self._state.nodes.get(neighbours.node) != row and self._control.replica.raft.hears_leader:
-            self._propose(NoteNode(row.node, row.life, row.addresses, row.version, row.level))
+        return NodeRow(neighbours.node, life, dict(neighbours.addresses), levels.BUILD, levels.LEVEL)
 
     # --- levels ---------------------------------------------------------------------------------------
 
     def _raise_level(self) -> None:
         """Let the cluster use what all of its nodes understand by now."""
         raft, now = self._control.replica.raft, self._state.level.number
-        if now == levels.LEVEL or raft.leading is None or not raft.leading.is_settled:
+        if now == levels.LEVEL or raft.leading is None or self._raising is not None:
             return
-        others = set(self._neighbours.names) - {self._neighbours.node}
-        announced = {node: row for node, row in self._state.nodes.items() if node in others}
-        members = raft.members.everybody - {raft.replica}
-        level = levels.understood_by_all(members, announced, self._neighbours.levels_of_linked())
+        announced = {node: row for node, row in self._state.nodes.items() if node in self._neighbours.names}
+        level = levels.understood_by_all(raft.members.everybody, announced, self._neighbours.levels_of_linked())
         if level > now:
-            log.info("raising_level", level=level, hint="an older version cannot be started any more")
-            self._propose(RaiseLevel(level))
+            log.info("raising_level", cluster_level=level, hint="an older version cannot be started any more")
+            self._raising = self._propose(RaiseLevel(level))
+            self._raising.add_done_callback(self._raised)
+
+    def _raised(self, raising: asyncio.Future[None]) -> None:
+        self._raising = None
+        if (error := failure(raising)) is not None:
+            log.warning("level_not_raised", problem=str(error), hint="it is tried again")
+
+    async def raise_alone(self, *, is_incomplete: bool) -> None:
+        """There is nobody to wait for: what this build understands can be used from the start.
+
+        Where the file was new or damaged it has the level already. It is noted in the log all the same: a partner that
+        is let in later gets the log, and may never see this file.
+        """
+        is_noted = self._state.level.number == levels.LEVEL and not is_incomplete
+        if self._neighbours.has_peers or is_noted or levels.LEVEL == levels.BASELINE:
+            return
+        try:
+            await asyncio.gather(self._propose(_note(self._own_row())), self._propose(RaiseLevel(levels.LEVEL)))
+        except Unavailable as error:  # a full disk does not keep people from reading
+            log.warning("level_not_raised", problem=error.message, hint="it is tried again")
+
+
+def _note(row: NodeRow) -> NoteNode:
+    return NoteNode(row.node, row.life, row.addresses, row.version, row.level)
