@@ -14,10 +14,12 @@ SECONDS ?= 600
 FAULTS ?= 8
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
+# How many changes of members `make chaos-members` goes through.
+CHANGES ?= 500
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +74,9 @@ sim-plain-mutants: setup  ## plant bugs in the plain pair and see that the simul
 
 chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
 	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)
+
+chaos-members: setup  ## have nodes of a real cluster come and go under kills and splits, CHANGES=500 times
+	$(BIN)/python -m chaos.members --changes $(CHANGES)
 
 chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=100 times in a row
 	$(BIN)/python -m chaos.outage --outages $(OUTAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.consensus.members import Members
 from simulation.clients import Client
+from simulation.housekeeping import Housekeeping
 from simulation.invariants import Checker
 from simulation.network import Network
 from simulation.node import Node
@@ -16,12 +17,15 @@ from simulation.world import TICK_MS, World
 class Cluster:
     """Sizes are chosen by the seed; `groups` are the nodes each group begins with."""
 
-    def __init__(self, world: World, *, has_slow_disks: bool) -> None:
+    def __init__(self, world: World, *, has_slow_disks: bool, is_housekept: bool = False) -> None:
         self.world = world
         dice = world.dice
         size = dice.choice((3, 3, 3, 5, 5, 7))
         groups = dice.choice((1, 2, 2, 3) if size < 7 else (1, 2))
         placed = [self._place(size, group) for group in range(groups)]
+        if is_housekept:
+            # Every group is on every node that belongs.
+            placed = [set(range(dice.randint(1, size - 1)))] * groups
         keep_entries = dice.choice((8, 24, 64))
         genesis = [Members.of(f"n{number}.0" for number in sorted(nodes)) for nodes in placed]
         self.is_calm = False
@@ -34,7 +38,13 @@ class Cluster:
             node.keep_entries = keep_entries
             if has_slow_disks:
                 node.sync_ms_max = dice.choice((1.5, 1.5, 1.5, 20.0, 60.0))
-        self.operator = Operator(self, placed)
+        self.operator: Operator | Housekeeping
+        if is_housekept:
+            self.operator = Housekeeping(self, groups)
+            for node in self.nodes:
+                node.wants_in = node.number in placed[0]
+        else:
+            self.operator = Operator(self, placed)
         pause_ms = dice.choice((8.0, 20.0, 60.0))
         self.clients = [Client(number, self, list(range(groups)), pause_ms) for number in range(dice.randint(2, 5))]
         for node in self.nodes:
@@ -84,6 +94,8 @@ class Cluster:
         leader = self.leader(group)
         if leader is None:
             return "nobody leads"
+        if isinstance(self.operator, Housekeeping) and (changing := self.operator.changing()) is not None:
+            return changing
         wanted = {self.nodes[number].name_in(group) for number in self.operator.wanted[group]}
         members = leader.raft.members
         if members.voters != wanted or members.learners:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from simulation.housekeeping import Housekeeping
 from simulation.node import Node
+from simulation.operator import Operator
 from simulation.world import TICK_MS
 
 if TYPE_CHECKING:
@@ -19,6 +21,19 @@ NETWORK = ("partition", "clogged link", "bad network", "bad network")
 CRASHES = ("crash", "crash", "crash", "crash of all", "freeze", "clock jump", "clock drift")
 DISKS = ("crash", "slow disk", "failing sync", "lost disk", "bit flip", "crash of all")
 MEMBERSHIP = ("change of place", "change of place", "leader leaves", "transfer", "crash", "partition")
+# As `membership`, with the broker's own way of letting nodes in and out.
+COMING_AND_GOING = (
+    "join",
+    "join",
+    "remove",
+    "remove",
+    "replace",
+    "replace",
+    "crash",
+    "partition",
+    "freeze",
+    "crash of all",
+)
 PROFILES: dict[str, tuple[str, ...]] = {
     "none": (),
     "isolation": (),
@@ -26,6 +41,7 @@ PROFILES: dict[str, tuple[str, ...]] = {
     "crashes": CRASHES,
     "disks": DISKS,
     "membership": MEMBERSHIP,
+    "members": (*COMING_AND_GOING, "bad network", "lost disk"),
     "everything": (*NETWORK, *CRASHES, *DISKS, *MEMBERSHIP),
 }
 
@@ -55,6 +71,9 @@ class Faults:
             "change of place": self._change_place,
             "leader leaves": self._leader_leaves,
             "transfer": self._transfer,
+            "join": lambda: self._housekeeping.join(),
+            "remove": lambda: self._housekeeping.remove(),
+            "replace": lambda: self._housekeeping.replace(),
         }
         if self._kinds:
             self._world.after(self._pause(), self._inject)
@@ -214,15 +233,29 @@ class Faults:
             known = store.hard_state.members + (replica.raft.members_history if replica else ())
             for at in known:
                 members = at.members
-                if len(members.voters & intact) < members.quorum and members.voters & {victim.name_in(group)}:
+                voters = members.voters
+                if isinstance(self._cluster.operator, Housekeeping):
+                    # Who is about to vote may be counted on by the time its leader hears that it is gone.
+                    voters |= members.learners & {victim.name_in(group)}
+                if len(voters & intact) < len(voters) // 2 + 1 and voters & {victim.name_in(group)}:
                     return False
         return True
 
     # --- the operator's doing -------------------------------------------------------------------------------
 
+    @property
+    def _housekeeping(self) -> Housekeeping:
+        assert isinstance(self._cluster.operator, Housekeeping)
+        return self._cluster.operator
+
+    @property
+    def _operator(self) -> Operator:
+        assert isinstance(self._cluster.operator, Operator)
+        return self._cluster.operator
+
     def _change_place(self) -> bool:
         dice, cluster = self._world.dice, self._cluster
-        wanted = cluster.operator.wanted[dice.choice(cluster.groups)]
+        wanted = self._operator.wanted[dice.choice(cluster.groups)]
         elsewhere = sorted(set(range(len(cluster.nodes))) - wanted)
         if elsewhere and (len(wanted) == 1 or self._world.chance(0.6)):
             wanted.add(dice.choice(elsewhere))
@@ -240,7 +273,7 @@ class Faults:
             return False
         wanted.remove(leader.node.number)
         if self._world.chance(0.7):
-            self._cluster.operator.improve(leader)
+            self._operator.improve(leader)
             self._world.after(self._world.dice.random() * 3.0, self._crash_for_a_while, leader.node)
         return True
 
@@ -254,5 +287,5 @@ class Faults:
         others = sorted(leader.raft.members.voters - {leader.name}) if leader is not None else []
         if leader is None or not others or leader.node.frozen_until_ms > self._world.now_ms:
             return False
-        self._cluster.operator.transfer(leader, self._world.dice.choice(others))
+        self._operator.transfer(leader, self._world.dice.choice(others))
         return True

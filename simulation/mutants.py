@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 
 from simulation.hunting import Hunt, main
-from simulation.planted import MUTANTS
+from simulation.planted import COMING_AND_GOING, MUTANTS
 
-HUNT = Hunt("simulation.mutants", "simulation.run", MUTANTS, seeds_max=400)
+HUNT = Hunt(
+    "simulation.mutants",
+    "simulation.run",
+    MUTANTS,
+    seeds_max=400,
+    profile_of={mutant.name: "members" for mutant in COMING_AND_GOING},
+)
 
 if __name__ == "__main__":
     sys.exit(main(HUNT, __doc__))

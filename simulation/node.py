@@ -60,6 +60,11 @@ class Node:
         # The clock.
         self.tick_ms = TICK_MS
         self.keep_entries = 24
+        # Where nodes come and go: whether this one belongs to the cluster, or wants to.
+        self.wants_in = True
+        self.is_gone: Callable[[ReplicaId], bool] = lambda name: False
+        self.on_join: Callable[[ReplicaId], None] = lambda name: None
+        self._heard_lives: dict[int, int] = {}
         self._reply = reply
         self._liveness: Liveness[int] = Liveness(DEFAULT_TIMING.election_ticks)
         self._boots: dict[int, int] = {}
@@ -75,7 +80,7 @@ class Node:
 
     def _new_store(self, group: int) -> Store:
         first = MembersAt(LogIndex(-1), Term(0), self.genesis[group])
-        return Store(HardState(Term(0), NOBODY, (first,)), GroupState().encode())
+        return Store(HardState(Term(0), NOBODY, (first,)), GroupState(self.genesis[group]).encode())
 
     # --- life and death -----------------------------------------------------------------------------
 
@@ -88,14 +93,44 @@ class Node:
         self.is_sync_failing = False
         self._liveness = Liveness(DEFAULT_TIMING.election_ticks)
         self._boots = {}
-        self.replicas = {
-            group: Replica(self, group, self.name_in(group), store) for group, store in sorted(self.stores.items())
-        }
+        self._heard_lives = {}
+        self._open()
         if self.world.is_traced:
             self.world.note(f"n{self.number} starts, boot {self.boot}: {[r.name for r in self.replicas.values()]}")
         self.world.after(self.world.dice.random() * self.tick_ms, self._tick, self.boot)
         for replica in self.replicas.values():
             replica.pump()
+
+    def _open(self) -> None:
+        if not self.wants_in:
+            return
+        self.replicas = {
+            group: Replica(self, group, self.name_in(group), store) for group, store in sorted(self.stores.items())
+        }
+
+    def want_in(self) -> None:
+        """Started again by somebody: whatever it was before, it is a newcomer now, with the logs it has."""
+        self.wants_in = True
+        self._open()
+        for replica in self.replicas.values():
+            replica.pump()
+
+    def be_removed(self, name: ReplicaId) -> None:
+        """It was told that it does not belong any more: it takes part in nothing, and never again under this name."""
+        if self.name_in(0) != name:
+            return
+        self.world.counts["nodes told that they left"] += 1
+        for replica in self.replicas.values():
+            replica.is_gone = True
+        self.replicas = {}
+        for store in self.stores.values():
+            store.crash(self.world.dice)
+        self.lives = [life + 1 for life in self.lives]
+        self.wants_in = False
+
+    def heard_life(self, peer: int) -> int | None:
+        """Of which of its disks a node speaks that was heard lately."""
+        return self._heard_lives.get(peer) if self._liveness.is_heard(peer) else None
 
     def crash(self) -> None:
         if not self.is_up:
@@ -161,9 +196,9 @@ class Node:
 
     def tick(self) -> None:
         self._ticks += 1
-        if self._ticks % PING_TICKS == 0:
+        if self._ticks % PING_TICKS == 0 and self.wants_in:
             for peer in self.peers:
-                self.network.send(self.number, self.boot, peer, ("ping",))
+                self.network.send(self.number, self.boot, peer, ("ping", self.lives[0]))
         for peer in self._liveness.tick():
             self._lost(peer)
         for replica in list(self.replicas.values()):
@@ -200,7 +235,9 @@ class Node:
         self._boots[sender] = max(boot, self._boots.get(sender, boot))
         self._liveness.heard(sender)
         match packet:
-            case ("raft", group, name, receiver, message):
+            case ("ping", life):
+                self._heard_lives[sender] = life
+            case ("raft", group, name, receiver, message) if not self.is_gone(name):
                 replica = self._replica_for(group, receiver)
                 if replica is not None:
                     replica.step(name, message)
@@ -210,10 +247,24 @@ class Node:
                 self._reply(answer)
             case ("retire", group, name):
                 self.retire(group, name)
+            case ("removed", name):
+                self.be_removed(name)
+            case ("join", name):
+                self._take_join(name)
+
+    def _take_join(self, name: ReplicaId) -> None:
+        """Whoever is asked has it decided by the leader of the control group."""
+        control = self.replicas.get(0)
+        if control is None:
+            return
+        if control.raft.leading is not None:
+            self.on_join(name)
+        elif control.raft.leader != NOBODY and node_of(control.raft.leader) != self.number:
+            self.network.send(self.number, self.boot, node_of(control.raft.leader), ("join", name))
 
     def _replica_for(self, group: int, receiver: ReplicaId) -> Replica | None:
         """None if it is meant for a replica of an earlier life; a new one if it is let in just now."""
-        if receiver != self.name_in(group):
+        if receiver != self.name_in(group) or not self.wants_in:
             return None
         if group not in self.replicas:
             self.stores[group] = self._new_store(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from holdfast.consensus import replica_names
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
@@ -59,7 +60,7 @@ class Upkeep:
         return self._letting_in.next_members(
             leading,
             replica.raft,
-            wanted=control.raft.members.voters,
+            wanted={replica_names.node_of(voter) for voter in control.raft.members.voters},
             partner=self._partner_to_let_in(),
             before=[each.raft for each in self._node.replicas.values() if each is not control]
             if replica is control

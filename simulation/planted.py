@@ -11,6 +11,8 @@ RAFT = "holdfast.consensus.raft"
 FOLLOWING = "holdfast.consensus.following"
 LEADING = "holdfast.consensus.leading"
 MEMBERS = "holdfast.consensus.members"
+LETTING_IN = "holdfast.consensus.letting_in"
+MEMBERSHIP = "holdfast.consensus.membership"
 LOG_SHAPE = "holdfast.consensus.log_shape"
 LIVENESS = "holdfast.consensus.liveness"
 REPLICA = "simulation.replica"
@@ -287,6 +289,61 @@ _MEMBERS = (
     ),
 )
 
+COMING_AND_GOING = (
+    _mutant(
+        "out-before-the-rest-has-everything",
+        "A node is taken out although too few of the others have everything.",
+        (LETTING_IN, "if self.is_enough(leading, raft, voters - {leaver}):", "if True:"),
+    ),
+    _mutant(
+        "votes-with-an-empty-log",
+        "A learner votes before it has anything.",
+        (LETTING_IN, "in voting_nodes or not self._has_everything(leading, raft, learner):", "in voting_nodes:"),
+    ),
+    _mutant(
+        "two-changes-at-once",
+        "A node may leave while another one is joining.",
+        (
+            MEMBERSHIP,
+            "            case Kind.LEAVE:\n                if busy is not None and busy.node != change.node:",
+            "            case Kind.LEAVE:\n                if False:",
+        ),
+    ),
+    _mutant(
+        "joined-before-it-votes",
+        "A node counts as one that has joined when it votes in the control group.",
+        (
+            MEMBERSHIP,
+            "all(_is_decided(raft) and names <= raft.members.voters for raft in groups)",
+            "True",
+        ),
+    ),
+    _mutant(
+        "gone-before-it-left",
+        "A node is called removed while groups still have it.",
+        (MEMBERSHIP, "return None if votes_here or is_elsewhere else", "return None if votes_here else"),
+    ),
+    _mutant(
+        "removed-node-keeps-its-name",
+        "A node that was taken out comes back with an empty disk under the name whose promises were counted.",
+        (
+            NODE,
+            "        self.lives = [life + 1 for life in self.lives]\n        self.wants_in = False\n",
+            "        self.stores = {}\n        self.wants_in = False\n",
+        ),
+        (
+            MEMBERSHIP,
+            "return row is not None and row.place is not Place.LEAVING and life_of(replica) in row.lives",
+            "return row is not None and row.place is Place.REMOVED and life_of(replica) in row.lives",
+        ),
+        (
+            "simulation.housekeeping",
+            "if place not in (Place.JOINING, Place.VOTER) and not self.membership.is_removed(name):",
+            "if place not in (Place.JOINING, Place.VOTER):",
+        ),
+    ),
+)
+
 _READING = (
     _mutant(
         "reads-unconfirmed",
@@ -363,4 +420,4 @@ _CLIENTS = (
     ),
 )
 
-MUTANTS = (*_DISK, *_ELECTIONS, *_REPLICATION, *_MEMBERS, *_READING, *_CLIENTS)
+MUTANTS = (*_DISK, *_ELECTIONS, *_REPLICATION, *_MEMBERS, *COMING_AND_GOING, *_READING, *_CLIENTS)

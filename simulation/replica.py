@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.broker.dedupe import DedupeWindow
 from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.membership import Change
 from holdfast.consensus.messages import Message, Ready
 from holdfast.consensus.raft import Raft
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, KIND_REIGN, Entry
 from holdfast.model.ids import LogIndex, Offset, TimestampMs
 from simulation.disk import Store
 from simulation.requests import Answer, Ask, Request
-from simulation.state import Batch, GroupState, command, note, offset_behind
+from simulation.state import Batch, GroupState, command, member_command, note, offset_behind
 from simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -226,6 +227,19 @@ class Replica:
         self.world.counts["changes of members"] += 1
         if self.world.is_traced:
             self.world.note(f"{self.label} changes members to {members}")
+        self.pump()
+        return True
+
+    def propose(self, change: Change) -> bool:
+        """Write into the control log that a node shall come or go."""
+        leading = self.raft.leading
+        if leading is None or not leading.takes_proposals:
+            return False
+        self._write(note(self.raft.term, KIND_COMMAND, self._next_offset, member_command(change)))
+        self.raft.appended()
+        self.world.counts[f"proposed: {change.kind}"] += 1
+        if self.world.is_traced:
+            self.world.note(f"{self.label} proposes {change}")
         self.pump()
         return True
 

@@ -68,6 +68,25 @@ def test_status_without_majority_fails_and_says_whom_to_start(whole: LocalCluste
     assert "No majority of 3 nodes" in shown.text and "start n1, n3 again" in shown.text
 
 
+# --- members ------------------------------------------------------------------------------------------------
+
+
+def test_node_is_added_drained_and_removed_from_the_command_line(whole: LocalCluster) -> None:
+    joined = whole.add_node(wait=False)
+    assert f"{joined} votes in every group" in ok(whole, "cluster", "add", joined, "--timeout", "60").text
+    assert f"{joined} leads nothing" in ok(whole, "cluster", "drain", joined).text
+    row = next(line for line in ok(whole, "cluster", "members").text.splitlines() if line.startswith(f"{joined} "))
+    assert row.split()[1] == "drained"
+    for refused, code in (("n9", "node_not_found"), (joined, "bad_value")):
+        ended = holdfast("cluster", "replace", joined, refused, SERVER, whole.nodes[0].http)
+        assert ended.code == 1 and code in ended.err
+    assert f"{joined} has left" in ok(whole, "cluster", "remove", joined, "--timeout", "60").text
+    described = ok(whole, "cluster", "members", "--json").json
+    assert {member["node"]: member["state"] for member in described["members"]}[joined] == "removed"
+    whole.kill(joined)
+    whole.nodes.remove(whole.node(joined))
+
+
 # --- transfer -----------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,17 @@ class Nodes:
         self.backends: dict[str, ClusterBackend] = {}
         self.brokers: dict[str, Broker] = {}
         self.failed: list[str] = []
+        # What the settings of a node say, where that is not all nodes, and through whom it joins.
+        self.peers_of: dict[str, dict[str, str]] = {}
+        self.join_of: dict[str, str] = {}
+
+    def add(self, name: str, through: str) -> None:
+        """One more node, which joins when it is started."""
+        for each in self.addresses:
+            self.peers_of.setdefault(each, dict(self.addresses))
+        self.addresses[name] = f"127.0.0.1:{free_port()}"
+        self.peers_of[name] = {}
+        self.join_of[name] = self.addresses[through]
 
     async def start(self, *names: str) -> None:
         await asyncio.gather(*(self._start(name) for name in names or self.addresses))
@@ -52,7 +63,8 @@ class Nodes:
             now_ms=now_ms,
             segment_bytes=self.segment_bytes,
             listen=(host, int(port)),
-            peers=self.addresses,
+            peers=self.peers_of.get(name, self.addresses),
+            join=self.join_of.get(name),
             pair=PairSettings(heartbeat_s=0.2, founds=name == "n1") if self.is_pair else None,
             on_fatal=lambda error: self.failed.append(name),
         )

@@ -118,7 +118,7 @@ def test_examples_are_accepted_by_the_server(server: Server) -> None:
             if call["operationId"] == "createTopic":
                 body = {**body, "topic": "fresh"}
             where = path.replace("{topic}", "orders").replace("{name}", "billing").replace("{partition}", "0")
-            where = where.replace("{writer}", "query-1")
+            where = where.replace("{writer}", "query-1").replace("{node}", "n1")
             if call["operationId"] == "stage":
                 where += "?topic=orders&number=8"
             answer = server.call(method.upper(), where, body)

@@ -7,7 +7,15 @@ from simulation.hunting import Verdict, mutated_sources
 from simulation.mutants import HUNT
 from simulation.planted import MUTANTS, Mutant
 
-QUICKLY_FOUND = ("ack-before-commit", "vote-before-sync", "match-before-term", "cursor-goes-back", "wrong-majority")
+QUICKLY_FOUND = (
+    "ack-before-commit",
+    "vote-before-sync",
+    "match-before-term",
+    "cursor-goes-back",
+    "wrong-majority",
+    "votes-with-an-empty-log",
+    "gone-before-it-left",
+)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -22,7 +22,7 @@ from holdfast.consensus.messages import (
     VoteReply,
     VoteRequest,
 )
-from holdfast.model import errors
+from holdfast.model import errors, member_errors
 from holdfast.model.entries import Entry
 from holdfast.model.errors import BadPeerFrame, HoldfastError, RemoteError, TooLarge
 from holdfast.model.limits import PEER_FRAME_BYTES_MAX
@@ -246,7 +246,7 @@ def test_reasons_are_short_and_printable() -> None:
 
 ALL_ERRORS = [
     found
-    for found in vars(errors).values()
+    for found in (*vars(errors).values(), *vars(member_errors).values())
     if isinstance(found, type) and issubclass(found, HoldfastError) and found is not RemoteError
 ]
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.draws import Draw, Drawn
+from holdfast.model.errors import NotSupported
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
@@ -249,6 +250,44 @@ class Backend(Protocol):
     async def transfer(self, partition: PartitionId | None, node: str) -> None:
         """Have another node lead a partition, or the control group. Raises `BadValue`."""
         ...
+
+    # Nodes come and go, one at a time. What is asked for is decided on return, and carried out after that; `members`
+    # tells how far it is. Raise `NotSupported` where nodes are not what keeps messages, `NodeNotFound`,
+    # `MembershipChanging` and `WouldLoseQuorum`.
+
+    async def members(self) -> MembersDescription:
+        """The nodes that belong to the cluster, are about to, or have left it."""
+        ...
+
+    async def remove_member(self, node: str) -> None:
+        """Have a node lead nothing, and leave all groups."""
+        ...
+
+    async def drain_member(self, node: str, *, undo: bool = False) -> None:
+        """Have a node lead nothing until that is undone."""
+        ...
+
+    async def replace_member(self, old: str, new: str) -> None:
+        """Have a node leave as soon as another one votes everywhere."""
+        ...
+
+
+class NoMembers:
+    """For a backend whose nodes do not come and go by being told to."""
+
+    why_no_members: ClassVar[str]
+
+    async def members(self) -> MembersDescription:
+        raise NotSupported(self.why_no_members)
+
+    async def remove_member(self, node: str) -> None:
+        raise NotSupported(self.why_no_members)
+
+    async def drain_member(self, node: str, *, undo: bool = False) -> None:
+        raise NotSupported(self.why_no_members)
+
+    async def replace_member(self, old: str, new: str) -> None:
+        raise NotSupported(self.why_no_members)
 
 
 class NothingVoid:

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.broker.backend import Backend, Unwatch
-from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
@@ -158,3 +158,15 @@ class PassingBackend:
 
     async def transfer(self, partition: PartitionId | None, node: str) -> None:
         await self.inner.transfer(partition, node)
+
+    async def members(self) -> MembersDescription:
+        return await self.inner.members()
+
+    async def remove_member(self, node: str) -> None:
+        await self.inner.remove_member(node)
+
+    async def drain_member(self, node: str, *, undo: bool = False) -> None:
+        await self.inner.drain_member(node, undo=undo)
+
+    async def replace_member(self, old: str, new: str) -> None:
+        await self.inner.replace_member(old, new)

@@ -145,7 +145,7 @@ def restore(
     import msgspec
 
     from holdfast.backup import restoring
-    from holdfast.node.config import NODE_NAME
+    from holdfast.model.names import NODE_NAME
 
     if not NODE_NAME.match(node):
         raise typer.BadParameter(f"{node!a} is no name; it has 1 to 64 letters, digits, '_' and '-'")

@@ -1,20 +1,22 @@
-"""`holdfast cluster`: how a cluster is, and who shall lead."""
+"""`holdfast cluster`: how a cluster is, and who shall lead. Nodes that come and go are in `members`."""
 
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from holdfast.cli import cluster_table, output, session
+from holdfast.cli import cluster_table, members, output, session
 from holdfast.cli.cluster_table import cell
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 
 if TYPE_CHECKING:
-    from holdfast.model.cluster import ClusterDescription, PairDescription
+    from holdfast.model.cluster import ClusterDescription, NodeDescription, PairDescription
 
-app = typer.Typer(help="Look at a cluster, and say who shall lead.", no_args_is_help=True)
+app = typer.Typer(help="Look at a cluster, say who shall lead, and have nodes come and go.", no_args_is_help=True)
+members.register(app)
 
 EXIT_NO_QUORUM: Final = 1
 _PARTITION = re.compile(r"(?P<topic>[^/]+)(?:/(?P<partition>[0-9]{1,6}))?\Z")
@@ -90,7 +92,7 @@ def _parsed(partition: str) -> tuple[str, int]:
 def _show(described: ClusterDescription) -> None:
     table = cluster_table.table("version", "protocol", "level")
     for node in described.nodes:
-        state = "up" if node.is_up else "down"
+        state = "up" if node.is_up else "down" if node.silent_since_ms is None else f"down, silent since {_when(node)}"
         places = [node.addresses.get(name) for name in ("text", "http", "peer")]
         builds = (node.version, node.protocol, node.level)
         facts = cluster_table.facts(node).values()
@@ -100,6 +102,18 @@ def _show(described: ClusterDescription) -> None:
     console.print(_verdict(described))
     if (levels := _verdict_on_levels(described)) is not None:
         console.print(levels)
+
+
+def _when(node: NodeDescription) -> str:
+    return time.strftime("%H:%M:%S" if _is_today(node) else "%Y-%m-%d %H:%M", time.localtime(_silent_s(node)))
+
+
+def _is_today(node: NodeDescription) -> bool:
+    return time.localtime()[:3] == time.localtime(_silent_s(node))[:3]
+
+
+def _silent_s(node: NodeDescription) -> float:
+    return (node.silent_since_ms or 0) / 1000
 
 
 def _verdict(described: ClusterDescription) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -17,7 +17,7 @@ from holdfast.client.descriptions import BatchResults, BrokerInfo, CursorList, O
 from holdfast.client.errors import OutcomeUnknown
 from holdfast.client.pool import Pool
 from holdfast.client.retry import call
-from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.errors import RemoteError
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.messages import BatchPublished
@@ -156,6 +156,15 @@ class Api:
         fields = {"topic": None if topic is None else topic_name(topic), "partition": partition, "to": to}
         body = _encode({name: value for name, value in fields.items() if value is not None})
         await self._call(Request("POST", "/v1/cluster/transfer", body))
+
+    async def members(self) -> MembersDescription:
+        return _decoded(await self._call(Request("GET", "/v1/cluster/members")), MembersDescription)
+
+    async def change_member(self, node: str, change: str, **fields: str) -> MembersDescription:
+        """Asking twice does no harm: what is decided already is not decided again."""
+        path = f"/v1/cluster/members/{quote(node, safe='')}"
+        request = Request("POST", path, _encode({"change": change, **fields}))
+        return _decoded(await self._call(request), MembersDescription)
 
     # --- calls that are described elsewhere ---------------------------------------------------------
 

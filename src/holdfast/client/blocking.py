@@ -22,7 +22,7 @@ from holdfast.client.message import Message
 from holdfast.client.results import PublishResults
 from holdfast.client.transactions import BlockingTransaction
 from holdfast.model.callbacks import CallbackDescription, CallbackFormat
-from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
@@ -208,6 +208,18 @@ class BlockingClient:
 
     def transfer(self, topic: str | None = None, partition: int | None = None, *, to: str) -> None:
         self._thread.run(self._client.transfer(topic, partition, to=to))
+
+    def members(self) -> MembersDescription:
+        return self._thread.run(self._client.members())
+
+    def remove_member(self, node: str) -> MembersDescription:
+        return self._thread.run(self._client.remove_member(node))
+
+    def drain_member(self, node: str, *, undo: bool = False) -> MembersDescription:
+        return self._thread.run(self._client.drain_member(node, undo=undo))
+
+    def replace_member(self, old: str, new: str) -> MembersDescription:
+        return self._thread.run(self._client.replace_member(old, new))
 
     def info(self) -> BrokerInfo:
         return self._thread.run(self._client.info())

@@ -21,7 +21,7 @@ from holdfast.client.starts import resolve
 from holdfast.client.subscription import Subscription
 from holdfast.client.transactions import Transaction, describe_writer, forget_writer, list_writers
 from holdfast.model.callbacks import CallbackDescription, CallbackFormat
-from holdfast.model.cluster import ClusterDescription, GroupDescription
+from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.errors import BadValue, RemoteError
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published
@@ -305,6 +305,26 @@ class Client:
         """Have the node `to` lead a partition, or the control group where no topic is given."""
         self._check_open()
         await self._api.transfer(topic, 0 if topic is not None and partition is None else partition, to)
+
+    async def members(self) -> MembersDescription:
+        """The nodes of the cluster with their places; those that have left are listed as removed."""
+        self._check_open()
+        return await self._api.members()
+
+    async def remove_member(self, node: str) -> MembersDescription:
+        """Have a node hand over what it leads and leave; `members` tells when that is done."""
+        self._check_open()
+        return await self._api.change_member(node, "remove")
+
+    async def drain_member(self, node: str, *, undo: bool = False) -> MembersDescription:
+        """Have a node lead nothing until that is undone; `members` tells when it does not any more."""
+        self._check_open()
+        return await self._api.change_member(node, "undrain" if undo else "drain")
+
+    async def replace_member(self, old: str, new: str) -> MembersDescription:
+        """Have the node `old` leave as soon as `new` votes everywhere."""
+        self._check_open()
+        return await self._api.change_member(old, "replace", by=new)
 
     async def info(self) -> BrokerInfo:
         """Who answers: version, node, addresses."""

@@ -2,7 +2,9 @@
 
 - *A disk that was lost*: a node that comes back with another life is somebody else. It is first let in as a learner,
   then, when it has everything, the old one is taken out and the new one votes.
-- *A node that is missing* in a group learns, and then votes.
+- *A node that is missing* in a group learns, and then votes (`membership` says which nodes belong to all groups).
+- *A node that goes* is taken out while those who stay are a majority that is there and has everything. Where it leads,
+  it hands over first. In the control group it listens on until it is out of all others.
 - *Of a pair, the control group is the last*: who votes there may take over, and must have everything then.
 """
 
@@ -13,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.raft import Raft
-from holdfast.consensus.replica_names import life_of, node_of, replica_id
+from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.ids import LogIndex
 
 
@@ -25,53 +27,123 @@ class LettingIn:
         self._current_life_of = current_life_of
         # What was committed when groups were looked at last.
         self._decided: dict[Raft, LogIndex] = {}
+        # Of those who would be the second voter: whether they have everything in all groups. Found once in a look.
+        self._complete: dict[ReplicaId, bool] = {}
 
     def looked(self, rafts: Iterable[Raft]) -> None:
         """A look at all groups is over."""
         self._decided = {raft: raft.commit for raft in rafts}
+        self._complete = {}
 
     def next_members(
         self,
         leading: Leading,
         raft: Raft,
         *,
-        wanted: Iterable[ReplicaId],
-        partner: ReplicaId | None,
-        before: Collection[Raft],
+        wanted: Collection[str],
+        goes: Callable[[ReplicaId], bool] = lambda replica: False,
+        listens: Callable[[ReplicaId], bool] = lambda replica: False,
+        beside: Collection[Raft] = (),
+        is_informed: bool = True,
+        partner: ReplicaId | None = None,
+        before: Collection[Raft] = (),
     ) -> Members | None:
         """The next step of a group that is led here; `None` if everybody has the place it should have.
 
-        `wanted` are those who belong to every group, `partner` is the other of a pair while it belongs to none. Nobody
-        votes here who does not vote in the groups of `before`, for good.
+        `wanted` are the nodes that belong to every group. Who `goes` is taken out, but for those who are to listen on;
+        `beside` are all groups of this node. One that is not informed of what was decided about nodes, since it was
+        just started, lets nobody in: it could be one that has left meanwhile. `partner` is the other of a pair while it
+        belongs to no group. Nobody votes here who does not vote in the groups of `before`, for good.
         """
+        members = raft.members
+        if goes(raft.replica):
+            return None  # it hands over first: who leads next takes it out
+        step = self._mended(leading, raft, goes) or self._without_one_that_goes(leading, raft, goes, listens)
+        if step is not None:
+            return step
+        nodes = {node_of(member) for member in members.everybody}
+        for node in sorted(wanted) if is_informed else ():
+            # It joins, or a topic was made while it was being let in and began without it.
+            life = self._current_life_of(node)
+            if node not in nodes and life is not None and not goes(replica_id(node, life)):
+                return Members(members.voters, members.learners | {replica_id(node, life)})
+        if partner is not None and node_of(partner) not in nodes:
+            return Members(members.voters, members.learners | {partner})
+        return self._next_step_of_a_learner(leading, raft, goes, beside, before)
+
+    def _mended(self, leading: Leading, raft: Raft, goes: Callable[[ReplicaId], bool]) -> Members | None:
+        """In the place of who lost its disk comes whoever its node is now."""
         members = raft.members
         for old in sorted(members.voters):
             new = self._now(old)
-            if new == old or new in members.voters:
+            if new == old or new in members.voters or goes(old) or goes(new):
                 continue
             if new not in members.learners:
                 return Members(members.voters, members.learners | {new})
             if self._has_everything(leading, raft, new):
                 return Members(members.voters - {old}, members.learners)
-        nodes = {node_of(member) for member in members.everybody}
-        for replica in sorted(wanted):
-            # A topic that was made while a node was being let in began without it.
-            if node_of(replica) not in nodes and self._current_life_of(node_of(replica)) == life_of(replica):
-                return Members(members.voters, members.learners | {replica})
-        if partner is not None and node_of(partner) not in nodes:
-            return Members(members.voters, members.learners | {partner})
-        return self._next_step_of_a_learner(leading, raft, before)
+        return None
 
-    def _next_step_of_a_learner(self, leading: Leading, raft: Raft, before: Collection[Raft]) -> Members | None:
+    def _without_one_that_goes(
+        self,
+        leading: Leading,
+        raft: Raft,
+        goes: Callable[[ReplicaId], bool],
+        listens: Callable[[ReplicaId], bool],
+    ) -> Members | None:
+        voters, learners = raft.members
+        for leaver in sorted(filter(goes, voters)):
+            if self.is_enough(leading, raft, voters - {leaver}):
+                return Members(voters - {leaver}, learners | {leaver} if listens(leaver) else learners)
+        for leaver in sorted(filter(goes, learners)):
+            if not listens(leaver):
+                return Members(voters, learners - {leaver})
+        return None
+
+    def is_enough(self, leading: Leading, raft: Raft, voters: Collection[ReplicaId]) -> bool:
+        """Whether those of them that are there and have everything are a majority of them.
+
+        Else nothing could be decided any more, and not even this be undone.
+        """
+        well = [voter for voter in voters if voter == raft.replica or self._is_well(leading, raft, voter)]
+        return len(well) >= len(voters) // 2 + 1
+
+    def _is_well(self, leading: Leading, raft: Raft, voter: ReplicaId) -> bool:
+        return self._now(voter) == voter and self._is_there(voter) and self._has_everything(leading, raft, voter)
+
+    def _is_there(self, replica: ReplicaId) -> bool:
+        return self._current_life_of(node_of(replica)) is not None
+
+    def _next_step_of_a_learner(
+        self,
+        leading: Leading,
+        raft: Raft,
+        goes: Callable[[ReplicaId], bool],
+        beside: Collection[Raft],
+        before: Collection[Raft],
+    ) -> Members | None:
         members = raft.members
         voting_nodes = {node_of(voter) for voter in members.voters}
         for learner in sorted(members.learners):
-            if node_of(learner) in voting_nodes:
-                if self._now(learner) != learner:
-                    return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
-            elif self._has_everything(leading, raft, learner) and _votes_for_good(learner, before):
+            if goes(learner):
+                continue
+            if self._now(learner) != learner:
+                return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
+            if node_of(learner) in voting_nodes or not self._has_everything(leading, raft, learner):
+                continue
+            is_wanted = _votes_for_good(learner, before) and self._may_be_second(raft, learner, beside)
+            if is_wanted and self._is_there(learner):
                 return Members(members.voters | {learner}, members.learners - {learner})
         return None
+
+    def _may_be_second(self, raft: Raft, learner: ReplicaId, beside: Collection[Raft]) -> bool:
+        """Of two voters both are needed, so the second one is let in when it has everything everywhere."""
+        if len(raft.members.voters) > 1:
+            return True
+        if learner not in self._complete:
+            led = [(each.leading, each) for each in beside if each.leading is not None]
+            self._complete[learner] = all(self._has_everything(leading, each, learner) for leading, each in led)
+        return self._complete[learner]
 
     def _now(self, replica: ReplicaId) -> ReplicaId:
         """As what its node goes by now."""

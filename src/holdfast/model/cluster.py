@@ -60,6 +60,43 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Meta(description="entries it is behind the leaders, over all groups; null where not all leaders can be asked"),
     ] = None
+    silent_since_ms: Annotated[
+        int | None, Meta(description="when the node that was asked last heard of it; null while it is reached")
+    ] = None
+
+
+class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's place in the cluster, and how far it has come in it."""
+
+    node: str
+    state: Annotated[str, Meta(description="voter, learner, joining, draining, drained, leaving, silent or removed")]
+    is_up: bool
+    is_drained: Annotated[bool, Meta(description="whether it is to lead nothing")] = False
+    is_joining: Annotated[bool, Meta(description="until it votes in every group")] = False
+    is_leaving: Annotated[bool, Meta(description="until no group has it any more")] = False
+    replaces: Annotated[str | None, Meta(description="the node that leaves when this one votes everywhere")] = None
+    since_ms: Annotated[int | None, Meta(description="when its place was last changed; null for a founder's")] = None
+    silent_since_ms: Annotated[
+        int | None, Meta(description="when the node that was asked last heard of it; null while it is reached")
+    ] = None
+    lag: Annotated[
+        int | None, Meta(description="entries it is behind the leaders; null where not all can be asked")
+    ] = None
+    partitions_led: int | None = None
+    is_control_leader: bool = False
+    votes_in: Annotated[int, Meta(description="groups in which it votes, as the node that was asked knows")] = 0
+    groups: Annotated[int, Meta(description="groups there are: one for each partition, and the control group")] = 0
+    address: Annotated[str | None, Meta(description="where the other nodes reach it")] = None
+
+
+class MembersDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes of a cluster, with those that have left."""
+
+    cluster: str
+    asked: Annotated[str, Meta(description="the node that answers")]
+    has_quorum: bool
+    changing: Annotated[str | None, Meta(description="the node that is joining or leaving; one at a time does")] = None
+    members: list[MemberDescription]
 
 
 class PairDescription(msgspec.Struct, frozen=True, kw_only=True):

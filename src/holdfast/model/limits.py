@@ -114,6 +114,8 @@ PEER_REQUESTS_MAX: Final = 1024
 PEER_STRANGERS_MAX: Final = 64
 # Nodes that may be connected: each is a socket and a buffer. Clusters are a hundred times smaller.
 PEERS_MAX: Final = 1024
+# Nodes of a cluster: each has every partition, and each commit waits for more than half of them.
+CLUSTER_NODES_MAX: Final = 63
 
 # A node that has not heard of a leader for so long does not answer as if it knew what is going on.
 STALE_AFTER_MS: Final = 1000

@@ -21,6 +21,8 @@ DONE_CURSOR: Final = CursorName("holdfast.done")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ALLOWED = "letters, digits, '.', '_' and '-'"
+# Of a node. It stands in file names, in replica names and in URLs.
+NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 def topic_name(text: str) -> TopicName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from heapq import nsmallest
 from operator import itemgetter
@@ -80,6 +81,12 @@ def _of_cluster(backend: ClusterBackend) -> Iterator[Metric]:
         if name != backend.node_id:
             text = "Entries a node is behind in the groups that this one leads."
             yield metric("gauge", "follower_lag_entries", text, lags.get(name, 0), node=name)
+            text = "Seconds for which nothing was heard of a node; 0 while it is reached."
+            silent_ms = neighbours.known.silent_since_ms(name)
+            silent_s = 0.0 if silent_ms is None else max(0.0, time.time() - silent_ms / 1000)
+            yield metric("gauge", "node_silent_seconds", text, silent_s, node=name)
+    changing = backend.state.membership.under_way is not None
+    yield metric("gauge", "members_changing", "1 while a node is joining or leaving.", int(changing))
     serving = backend.serving
     yield metric("gauge", "state_fetched_bytes", "Bytes fetched of another node's state.", serving.fetched_bytes)
     yield metric("gauge", "state_fetch_size_bytes", "Bytes of that state.", serving.fetch_size_bytes)

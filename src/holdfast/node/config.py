@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,13 +24,12 @@ from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
 from holdfast.model.errors import BadValue, ConfigError
+from holdfast.model.names import NODE_NAME
 from holdfast.model.topics import TopicConfig
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 _PORT_MAX = 65535
-# It stands in file names, in replica names and in URLs.
-NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +100,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peers: Annotated[
         list[str], Meta(description="all nodes of the cluster as NODE=HOST:PORT, this one included; empty: it is alone")
     ] = msgspec.field(default_factory=list)
+    join: Annotated[
+        str | None,
+        Meta(description="HOST:PORT where any node of a cluster listens for peers: this one asks there to be let in"),
+    ] = None
     pair: Annotated[
         Literal["primary", "backup"] | None,
         Meta(
@@ -218,7 +220,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(f"node is {self.node!a}; a name has 1 to 64 letters, digits, '_' and '-'")
         if self.store is not None:
             address.check(self.store)
-            if self.peers or self.peer is not None or self.pair is not None:
+            if self.peers or self.peer is not None or self.pair is not None or self.join is not None:
                 raise ConfigError("a broker with a store of its own has no peers; leave out either store or peers")
         if self.spill_deadline_ms_min > self.spill_deadline_ms_max:
             raise ConfigError(
@@ -233,7 +235,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise ConfigError(
                 f"a pair has two nodes, but peers names {len(self.peer_addresses)}; name both, or leave pair out"
             )
-        if self.peers and self.pair is None and self.sync != "group":
+        if self.join is not None:
+            self._check_join(self.join)
+        if (self.peers or self.join is not None) and self.pair is None and self.sync != "group":
             raise ConfigError(
                 f"sync is {self.sync}, but a node of a cluster votes for what its disk has: with peers it must be group"
             )
@@ -250,6 +254,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
+
+    def _check_join(self, address: str) -> None:
+        parse_address("join", address)
+        if self.pair is not None:
+            raise ConfigError("one of a pair joins no cluster; leave out either pair or join")
+        if self.peer is None:
+            raise ConfigError("a node that joins a cluster needs an address for the others: give peer = HOST:PORT too")
 
     def _check_plain(self, partner: str) -> None:
         parse_address("plain_partner", partner)

@@ -67,6 +67,7 @@ class Node:
         # Set when this node cannot keep what it promises any more.
         self.failed = asyncio.Event()
         self.failure: HoldfastError | None = None
+        # Set when it has to begin anew: one of a pair was replaced, or a node that is to join was removed before.
         self.replaced = asyncio.Event()
         self._started_ms = now_ms()
         self._started_s = time.monotonic()
@@ -148,7 +149,7 @@ class Node:
         self.addresses |= self.store.announce(self.addresses)
         loop = asyncio.get_running_loop()
         self._upkeep = [loop.create_task(each) for each in self.store.upkeep()]
-        if config.peers:
+        if config.peer is not None:
             self._upkeep.append(loop.create_task(self._stand_by()))
         if config.pair is not None:
             self._upkeep.append(loop.create_task(self._note_deliveries()))
@@ -171,6 +172,7 @@ class Node:
             files_max=self._files_max,
             on_fatal=self._on_fatal,
             on_replaced=self._on_replaced,
+            on_begin_again=self.replaced.set,
         )
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:

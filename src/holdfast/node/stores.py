@@ -28,7 +28,7 @@ from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
 from holdfast.broker.callbacks import CallbackStore
 from holdfast.broker.intake import ReplicaIntake
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import ConfigError, HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.model.metrics import Metric
@@ -107,6 +107,7 @@ class ClusterStore:
         files_max: int,
         on_fatal: Callable[[HoldfastError], None],
         on_replaced: Callable[[], bool],
+        on_begin_again: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._expired_segments = 0
@@ -121,9 +122,11 @@ class ClusterStore:
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
             pair=config.pair_settings if config.plain_partner is None else None,
+            join=config.join,
             on_fatal=on_fatal,
             on_replaced=on_replaced,
         )
+        self.cluster_backend.on_begin_again = on_begin_again
         self.spill: SpillBackend | None = None
         self._now_ms = now_ms
 
@@ -149,6 +152,7 @@ class ClusterStore:
 
     async def start(self) -> None:
         try:
+            self._check_sync()
             await self.cluster_backend.start()
         except BaseException:
             self._directory.close()
@@ -163,6 +167,19 @@ class ClusterStore:
                 raise
         else:
             await _warn_of_left_behind(self._config)
+
+    def _check_sync(self) -> None:
+        """A broker that stood alone may have others by now, whatever its settings say. Raises `ConfigError`."""
+        backend = self.cluster_backend
+        if (
+            backend.neighbours.has_peers
+            and self._config.pair is None
+            and not backend.sync_policy.acknowledges_after_sync
+        ):
+            raise ConfigError(
+                f"sync is {self._config.sync}, but other nodes have joined this one, and a node of a cluster votes for "
+                "what its disk has: it must be group"
+            )
 
     async def hand_over(self) -> None:
         await self.cluster_backend.hand_over()

@@ -5,6 +5,8 @@
     holdfast.lock      locked (flock) by the broker that runs here; holds its process id, for people
     holdfast.json      {"format": 2, "node": "n1", "created_ms": ..., "life": "..."}
     cluster.json       which cluster this node belongs to (backends/cluster/formation.py)
+    peers.json         where the other nodes were last (backends/cluster/peer_book.py)
+    removed.json       that this node was taken out of its cluster (backends/cluster/removal.py)
     votes.log          terms, votes and members of all groups (votes.py)
     plain.json         of a plain pair: which of the two this is, and how far it has come (backends/plain/note.py)
     journal/           of a plain pair: its messages in one row (backends/plain/journal.py)

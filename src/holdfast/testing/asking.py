@@ -14,12 +14,14 @@ class Answer(NamedTuple):
     content: Any
 
 
-def ask(address: str, path: str, timeout_s: float = 2.0) -> Answer:
-    """`GET path` of the node at `HOST:PORT`."""
+def ask(address: str, path: str, timeout_s: float = 2.0, *, send: object = None) -> Answer:
+    """`GET path` of the node at `HOST:PORT`, or `POST` of what is to be sent as JSON."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
     try:
-        connection.request("GET", path, headers={"Accept": "application/json"})
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        body = None if send is None else json.dumps(send)
+        connection.request("GET" if body is None else "POST", path, body, headers)
         response = connection.getresponse()
         return Answer(response.status, json.loads(response.read()))
     except OSError as error:

@@ -57,6 +57,7 @@ class LocalCluster:
             raise ValueError(f"base_port must be 1 to {ports.BASE_PORT_MAX}, not {base_port}")
         self.nodes: list[NodeProcess] = []
         self._count = nodes
+        self._names: list[str] = []
         self._data = None if data is None else Path(data).absolute()
         self._base_port = base_port
         self._settings = dict(settings or {})
@@ -145,6 +146,65 @@ class LocalCluster:
         """SIGCONT: it goes on where it was, and does not know how long it was away."""
         for node in self._chosen(nodes):
             node.resume()
+
+    # --- nodes that come and go -------------------------------------------------------------------
+
+    def add_node(self, id: str | None = None, *, wait: bool = True, timeout_s: float = START_S) -> str:
+        """Start one more node, which joins the cluster, and wait until it votes; returns its id.
+
+        With the id of one that was removed, that one comes back with what it has on its disk.
+        """
+        taken = {node.id for node in self.nodes}
+        id = id or next(name for number in range(ports.NODES_MAX + 1) if (name := f"n{number + 1}") not in taken)
+        index = int(id.removeprefix("n")) - 1
+        if id in taken or not 0 <= index < ports.NODES_MAX:
+            raise ValueError(f"a node to add is called n1 to n{ports.NODES_MAX}, and not like one that is there: {id}")
+        others = self._answering()
+        if not others:
+            raise ClusterFailed("a node joins through another one that runs; start one first")
+        node = NodeProcess(id, self.data, ports.of_node(self.base_port, index))
+        node.write_settings((), {**self._settings, "join": others[0].peer})
+        self.nodes.append(node)
+        self._spawn([node])
+        self._record()
+        if wait:
+            deadline = time.monotonic() + timeout_s
+            node.wait_until_serving(deadline)
+            self._wait_for_place(node, lambda place: place == (True, False), f"{id} did not join", deadline)
+        return id
+
+    def remove_node(self, which: Which, *, timeout_s: float = START_S) -> None:
+        """Take a node out of the cluster, wait until it has left, and end its process. Its files stay."""
+        node = self.node(which)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            others = [other for other in self._answering() if other is not node]
+            answer = Answer(0, "no other node runs")
+            if others:
+                answer = ask(others[0].http, f"/v1/cluster/members/{node.id}", 10.0, send={"change": "remove"})
+            if answer.status == 202:
+                break
+            if answer.status == 409 or time.monotonic() > deadline:
+                raise self._failed(f"{node.id} cannot be removed: {answer.content}")
+            time.sleep(_POLL_S)
+        self._wait_for_place(node, lambda place: place is None, f"{node.id} did not leave", deadline)
+        if node.is_running:
+            self.stop(node)
+        self.nodes.remove(node)
+        self._record()
+
+    def _wait_for_place(
+        self, node: NodeProcess, is_there: Callable[[tuple[bool, bool] | None], bool], what: str, deadline: float
+    ) -> None:
+        """Until another node says so; a place is whether it votes everywhere, and whether it comes or goes."""
+        while True:
+            for other in self._answering():
+                answer = ask(other.http, "/v1/cluster/members") if other is not node else Answer(0, "")
+                if answer.status == 200 and is_there(_place_of(answer.content, node.id)):
+                    return
+            if time.monotonic() > deadline:
+                raise self._failed(what)
+            time.sleep(_POLL_S)
 
     # --- where it is ------------------------------------------------------------------------------
 
@@ -253,9 +313,10 @@ class LocalCluster:
         elif taken := ports.in_use(self._base_port, self._count):
             raise ClusterFailed(f"ports are in use: {', '.join(taken)}; end what uses them, or give another base port")
         self._record()
+        names = self._names or [f"n{index + 1}" for index in range(self._count)]
         self.nodes = [
-            NodeProcess(f"n{index + 1}", self.data, ports.of_node(self._base_port, index))
-            for index in range(self._count)
+            NodeProcess(name, self.data, ports.of_node(self._base_port, int(name.removeprefix("n")) - 1))
+            for name in names
         ]
         peers = [f"{node.id}={node.peer}" for node in self.nodes]
         for node in self.nodes:
@@ -269,14 +330,18 @@ class LocalCluster:
         nodes, base_port = recorded
         if nodes != self._count:
             raise ClusterFailed(
-                f"{self.data} holds a cluster of {nodes} nodes, not {self._count}; the number of nodes cannot be "
-                f"changed yet: start it with {nodes}, or give another directory"
+                f"{self.data} holds a cluster of {nodes} nodes, not {self._count}; start it with {nodes}, and have "
+                "nodes come and go while it runs (`holdfast cluster`), or give another directory"
             )
         self._base_port = self._base_port or base_port
+        self._names = list(json.loads((self.data / _RECORD).read_bytes()).get("names", ()))
 
     def _record(self) -> None:
         if self._data is not None:
-            content = {"nodes": self._count, "base_port": self._base_port}
+            self._names = [node.id for node in self.nodes] or self._names
+            content: dict[str, object] = {"nodes": len(self._names) or self._count, "base_port": self._base_port}
+            if self._names:
+                content["names"] = self._names
             (self._data / _RECORD).write_text(json.dumps(content) + "\n", "utf-8")
 
     def _spawn(self, nodes: list[NodeProcess]) -> None:
@@ -330,6 +395,14 @@ def recorded_cluster(data: Path) -> tuple[int, int] | None:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterFailed(f"{data / _RECORD} is damaged ({error}); delete it and give the base port") from error
+
+
+def _place_of(described: Any, node: str) -> tuple[bool, bool] | None:
+    found = next((each for each in described["members"] if each["node"] == node and each["state"] != "removed"), None)
+    if found is None:
+        return None
+    votes = found["votes_in"] == found["groups"]
+    return votes and not found["is_leaving"], found["is_joining"] or found["is_leaving"]
 
 
 def _leader_of(described: Any, partition: int) -> str | None:

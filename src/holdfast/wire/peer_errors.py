@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.model import errors
+from holdfast.model import errors, member_errors
 from holdfast.model.errors import BadPeerFrame, DamagedData, HoldfastError, MethodNotAllowed, RemoteError
 
 
@@ -26,7 +26,7 @@ _decoder = msgspec.json.Decoder(_Carried)
 # Where a class and one that is derived from it share a code, the more exact one, which is defined later.
 _CLASSES: Final[dict[str, type[HoldfastError]]] = {
     found.code: found
-    for found in vars(errors).values()
+    for found in (*vars(errors).values(), *vars(member_errors).values())
     if isinstance(found, type) and issubclass(found, HoldfastError) and found is not RemoteError
 }
 

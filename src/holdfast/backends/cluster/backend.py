@@ -16,18 +16,20 @@ from typing import Final
 import msgspec
 import structlog
 
-from holdfast.backends.cluster import retention, status
+from holdfast.backends.cluster import removal, retention, status
 from holdfast.backends.cluster.appending import Appending
-from holdfast.backends.cluster.commands import Command, Outcome, PreferLeader
+from holdfast.backends.cluster.commands import Command, Outcome
 from holdfast.backends.cluster.confirming import Confirming
 from holdfast.backends.cluster.control import CONTROL, Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.cursor_calls import CursorCalls
 from holdfast.backends.cluster.forwarding import Lanes, PublishHere
 from holdfast.backends.cluster.groups import Groups
+from holdfast.backends.cluster.joining import Joining
 from holdfast.backends.cluster.mending import Mending
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.opening import Opening
+from holdfast.backends.cluster.operating import Operating
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.proposals import Proposals
 from holdfast.backends.cluster.replica import Replica
@@ -40,7 +42,6 @@ from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import NothingVoid, Unwatch
 from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.replica_names import replica_id
-from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
 from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
@@ -56,7 +57,7 @@ _CATCH_UP_S: Final = 3.0
 _HAND_OVER_S: Final = 1.0
 
 
-class ClusterBackend(CursorCalls, NothingVoid):
+class ClusterBackend(Operating, CursorCalls, NothingVoid):
     """Keeps the promises of `broker.backend.Backend` together with the nodes it knows."""
 
     def __init__(
@@ -71,10 +72,11 @@ class ClusterBackend(CursorCalls, NothingVoid):
         listen: tuple[str, int] | None = None,
         peers: Mapping[str, str] | None = None,
         pair: PairSettings | None = None,
+        join: str | None = None,
         on_fatal: Callable[[HoldfastError], None] = lambda error: None,
         on_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair)
+        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair, join=join)
         self.neighbours.on_replaced = on_replaced
         self.neighbours.on_too_old = self._fail
         self._pair = pair
@@ -98,6 +100,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
         self._lanes: Lanes
         self._mending: Mending
         self._confirming: Confirming
+        self.joining: Joining
 
     @property
     def node_id(self) -> str:
@@ -109,7 +112,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
 
     @property
     def sync_rounds(self) -> tuple[int, float]:
-        """How many rounds of syncing there were, and the seconds they took."""
+        """How many there were, and the seconds they took."""
         return self.groups.syncer.rounds, self.groups.syncer.seconds
 
     def problem(self) -> str | None:
@@ -131,6 +134,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
     async def start(self) -> None:
         """Open everything and make it whole after a crash. Raises `DataDirectoryError`."""
         # Before any other node hears of this one: what is found may make it somebody else.
+        removal.begin_again(self._directory, self._now_ms())
         opening = Opening(
             self._directory,
             self._files,
@@ -180,7 +184,13 @@ class ClusterBackend(CursorCalls, NothingVoid):
         self.groups.on_damage = self._mending.begin
         self._confirming = Confirming(self.neighbours, self.no_quorum)
         self.upkeep = Upkeep(
-            self.groups, self.topics_here, self.control, self.neighbours, self.state, self._proposals.propose
+            self.groups,
+            self.topics_here,
+            self.control,
+            self.neighbours,
+            self.state,
+            self._proposals.propose,
+            self._now_ms,
         )
         self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(
@@ -194,6 +204,8 @@ class ClusterBackend(CursorCalls, NothingVoid):
             on_failure=self._fail,
             status=lambda: msgspec.json.encode(status.of_node(self)),
         )
+        self.take_calls()
+        self.joining = Joining(self.neighbours, control_replica)
         if self._pair is not None:
             self.pairing = self.neighbours.pairing = Pairing(self._pair, self.groups, self.neighbours)
             self.topics_here.favours = lambda: self.control.replica.leader_node
@@ -201,6 +213,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
             self.pairing.start()
         self.neighbours.attach(self.serving)
         self.groups.start()
+        self.joining.start()
         self.control.start()
         await self._begin(is_incomplete=opened.loaded.is_incomplete)
         self.upkeep.start()
@@ -229,6 +242,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
     async def stop(self) -> None:
         """Sync and close everything."""
         stopped = ShuttingDown("the broker stopped before this was known to be stored")
+        await self.joining.stop()
         await self.upkeep.stop()
         if self.pairing is not None:
             await self.pairing.stop()
@@ -313,6 +327,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
         self._lanes.publish_here = publish_here
 
     async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
+        self._check_belongs()
         replica = self.topics_here.found(partition)
         if offset > replica.end:
             # It may be there, and only not here yet.
@@ -327,6 +342,7 @@ class ClusterBackend(CursorCalls, NothingVoid):
             return await replica.read(offset, bytes_max)
 
     async def catch_up(self, partition: PartitionId) -> None:
+        self._check_belongs()
         replica = self.topics_here.found(partition)
         if not replica.is_alone:
             await self._confirming.confirm(replica)
@@ -384,26 +400,9 @@ class ClusterBackend(CursorCalls, NothingVoid):
     # --- cursors ----------------------------------------------------------------------------------
 
     async def catch_up_cursors(self) -> None:
+        self._check_belongs()
         if not self.control.replica.is_alone:
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
-
-    # --- the cluster ------------------------------------------------------------------------------
-
-    async def cluster(self) -> ClusterDescription:
-        return await status.of_cluster(self)
-
-    def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
-        return status.of_groups(self, topic)
-
-    async def transfer(self, partition: PartitionId | None, node: str) -> None:
-        replica = self.control.replica if partition is None else self.topics_here.found(partition)
-        self.neighbours.check_can_lead(node)
-        if partition is not None:
-            # Decided first: else whoever spreads the leaders would take it back.
-            token = self.topics_here.token_of(partition.topic)
-            await self._proposals.propose(PreferLeader(partition.topic, token, partition.number, node))
-        await self._confirming.confirm(replica)
-        await self.serving.transfer_anywhere(replica, node)
 
     # --- upkeep -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.consensus.membership import Kind
 from holdfast.model.callbacks import CallbackFormat
 from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
@@ -118,6 +119,21 @@ class RaiseLevel(msgspec.Struct, array_like=True, frozen=True, tag=9):
     level: int
 
 
+class ChangeMember(msgspec.Struct, array_like=True, frozen=True, tag=10):
+    """A node comes, goes, or is to lead no more (`consensus.membership.Change`).
+
+    Of one that comes: the life of its disk, and where it is reached, so that the others can find it.
+    """
+
+    kind: Kind
+    node: str
+    expects: int
+    since_ms: int
+    other: str = ""
+    life: str = ""
+    address: str = ""
+
+
 class AddCallback(msgspec.Struct, array_like=True, frozen=True, tag=20):
     """Somebody subscribes with an address, or moves a subscription to another one."""
 
@@ -163,6 +179,7 @@ Command = (
     | NoteNode
     | PreferLeader
     | RaiseLevel
+    | ChangeMember
     | DrawCursor
     | AddCallback
     | RemoveCallback

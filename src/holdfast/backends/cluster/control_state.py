@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import structlog
 
-from holdfast.backends.cluster import levels, state
+from holdfast.backends.cluster import levels, member_rows, state
 from holdfast.backends.cluster.callback_table import CallbackTable
 from holdfast.backends.cluster.commands import (
     COMMANDS_MAX,
     AddCallback,
+    ChangeMember,
     Command,
     CreateTopic,
     CreateTopicOfBefore,
@@ -31,7 +32,9 @@ from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import ReplicaId, members_at
+from holdfast.consensus.membership import Change, Kind, Membership
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import life_of, node_of
 from holdfast.model.errors import ClusterLevelTooLow, TopicNotFound
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
 from holdfast.model.names import is_internal
@@ -59,6 +62,9 @@ class ControlState:
         self.nodes = loaded.nodes
         # A node has said something new of itself.
         self.on_noted: Callable[[], None] = lambda: None
+        self.membership = Membership(loaded.members)
+        # Told when a node came, went, or is reached elsewhere.
+        self.on_nodes: Callable[[], None] = lambda: None
         topics.preferred = loaded.preferred
 
     async def bring_cursors_back(self, end_offset: Callable[[PartitionId], Offset]) -> None:
@@ -112,10 +118,11 @@ class ControlState:
                 self.cursors.apply_drop((command.topic, command.name))
                 return state.without_cursor((command.topic, command.name))
             case NoteNode():
-                row = NodeRow(command.node, command.life, command.addresses, command.version, command.level)
-                self.nodes[command.node] = row
-                self.on_noted()
-                return [state.node_row(row)]
+                return self._note(
+                    NodeRow(command.node, command.life, command.addresses, command.version, command.level)
+                )
+            case ChangeMember():
+                return self._change(command, number)
             case PreferLeader():
                 self._check(command.topic, command.token)
                 self.topics.preferred[PartitionId(command.topic, command.partition)] = command.node
@@ -151,6 +158,30 @@ class ControlState:
         self.level.raise_to(level)
         return state.level_rows(level)
 
+    def _note(self, row: NodeRow) -> list[Statement]:
+        self.nodes[row.node] = row
+        self.on_noted()
+        self.on_nodes()
+        return [state.node_row(row)]
+
+    def _change(self, command: ChangeMember, number: int) -> list[Statement]:
+        members = members_at(self._raft.members_history, LogIndex(number // COMMANDS_MAX)).members
+        lives = {life_of(member) for member in members.everybody if node_of(member) == command.node}
+        change = Change(command.kind, command.node, command.expects, command.since_ms, command.other)
+        changed = self.membership.apply(change, number, members.voters, lives)
+        statements = [member_rows.put(row) for row in changed]
+        for row in changed:
+            log.info("member_changed", node=row.node, place=row.place, drained=row.is_drained, replaces=row.replaces)
+        if changed and command.kind is Kind.JOIN and command.address:
+            statements += self._note(NodeRow(command.node, command.life, {"peer": command.address}))
+        if changed and command.kind is Kind.GONE:
+            self.nodes.pop(command.node, None)
+            statements += member_rows.without_node(command.node)
+            for partition in [each for each, node in self.topics.preferred.items() if node == command.node]:
+                del self.topics.preferred[partition]
+        self.on_nodes()
+        return statements
+
     def _check(self, name: TopicName, token: str) -> None:
         """A command that comes late must not change another topic of the same name."""
         if self.topics.token_of(name) != token:
@@ -169,4 +200,6 @@ class ControlState:
         self.callbacks.replace(loaded.callbacks)
         self.nodes = loaded.nodes
         self.level.raise_to(loaded.level)
+        self.membership = Membership(loaded.members)
         self.topics.preferred = loaded.preferred
+        self.on_nodes()

@@ -10,6 +10,8 @@ the node takes part in anything. Crash case: it is absent, and the node has not 
 - A node without peers founds a cluster of one, at once.
 - Nodes with peers found a cluster when all of them are there and none of them has one: each computes the same
   file from who they are. If only most of them were needed, two that lost their disks could forget the third.
+- A node that is told to join founds nothing: it takes the file of whoever it is told of, in which it is not named,
+  and asks to be let in (`joining.py`). The file says who founded the cluster, not who belongs to it now.
 - A node that finds a peer which has a cluster joins that one. It votes there if it is a founder with the same
   disk (it was just late), and otherwise not until it is let in: that is a node which lost its disk.
 """

@@ -33,6 +33,7 @@ from typing import Final, NamedTuple, Protocol, get_args
 
 from holdfast.backends.cluster.commands import (
     AddCallback,
+    ChangeMember,
     Command,
     CreateTopic,
     CreateTopicOfBefore,
@@ -74,6 +75,7 @@ LEVELS: Final[Mapping[int, Level]] = {
             NoteNode,
             PreferLeader,
             RaiseLevel,
+            ChangeMember,
             DrawCursor,
             AddCallback,
             RemoveCallback,

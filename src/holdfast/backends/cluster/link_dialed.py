@@ -224,10 +224,11 @@ class DialedConnection(FrameConnection):
 class Link:
     """Keeps one peer connected, for as long as it is wanted."""
 
-    def __init__(self, context: LinkContext, node: str, address: str) -> None:
+    def __init__(self, context: LinkContext, node: str, addresses: tuple[str, ...]) -> None:
         self.node = node
-        self.address = address
-        self._host, self._port = split_address(address)
+        self.addresses = addresses
+        # The one that is used, or tried, now.
+        self.address = addresses[0]
         self._context = context
         self._connection: DialedConnection | None = None
         self._hurry = asyncio.Event()
@@ -273,14 +274,24 @@ class Link:
             retry_s = min(timing.retry_min_s * 2 ** min(max(failures - 1, 0), 16), timing.retry_max_s)
             if connection.is_refused:
                 retry_s = timing.refused_retry_s
-            await self._pause(retry_s * random.uniform(0.5, 1.0), may_hurry=not connection.is_refused)
+            has_another = not was_up and self._try_next_address()
+            if has_another:
+                retry_s = timing.retry_min_s
+            await self._pause(retry_s * random.uniform(0.5, 1.0), may_hurry=has_another or not connection.is_refused)
+
+    def _try_next_address(self) -> bool:
+        """Whether there is one that was not tried since the first."""
+        place = self.addresses.index(self.address) + 1 if self.address in self.addresses else 0
+        self.address = self.addresses[place % len(self.addresses)]
+        return place < len(self.addresses)
 
     async def _connect(self, connection: DialedConnection) -> None:
         """Returns when the connection has failed or is lost."""
         hello_s = self._context.timing.hello_s
+        host, port = split_address(self.address)
         try:
             async with asyncio.timeout(hello_s):
-                await asyncio.get_running_loop().create_connection(lambda: connection, self._host, self._port)
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
                 await connection.greeted
         except TimeoutError:
             self._unreachable(f"no HELLO within {hello_s:g} s")

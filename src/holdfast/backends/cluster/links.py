@@ -62,20 +62,28 @@ class PeerLinks:
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
-    def set_peers(self, peers: Mapping[str, str]) -> None:
-        """Keep links to these nodes, by `host:port`, and to no others. Raises `BadValue` for a bad address."""
+    def set_peers(self, peers: Mapping[str, str | tuple[str, ...]]) -> None:
+        """Keep links to these nodes, by `host:port`, and to no others. Raises `BadValue` for a bad address.
+
+        Where a node has several addresses, one after the other is tried.
+        """
         own = self._context.hello().node
-        wanted = {node: address for node, address in peers.items() if node != own}
-        for address in wanted.values():
-            split_address(address)
+        wanted = {node: (found,) if isinstance(found, str) else found for node, found in peers.items() if node != own}
+        for addresses in wanted.values():
+            for address in addresses:
+                split_address(address)
         for node, link in list(self._links.items()):
-            if wanted.get(node) != link.address:
+            found = wanted.get(node, ())
+            # One that is up where it is still wanted stays up, whatever other addresses there are.
+            if link.address in found and (link.up is not None or link.addresses == found):
+                link.addresses = found
+            else:
                 del self._links[node]
                 link.drop("no longer wanted")
                 self._stop_later(link)
-        for node, address in wanted.items():
+        for node, addresses in wanted.items():
             if node not in self._links and not self._is_stopped:
-                self._links[node] = Link(self._context, node, address)
+                self._links[node] = Link(self._context, node, addresses)
 
     def _stop_later(self, link: Link) -> None:
         task = asyncio.get_running_loop().create_task(link.stop())
@@ -132,6 +140,16 @@ class PeerLinks:
             link.drop(reason)
         if node in self._accepted:
             self._accepted[node][1].end(reason)
+
+    @property
+    def hello(self) -> Hello:
+        """What this node says of itself now."""
+        return self._context.hello()
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that links are kept to."""
+        return list(self._links)
 
     def is_up(self, node: str) -> bool:
         link = self._links.get(node)

@@ -15,6 +15,7 @@ import structlog
 import uuid_utils
 
 from holdfast.backends.cluster import commands, formation, levels
+from holdfast.backends.cluster.acquaintances import Acquaintances
 from holdfast.backends.cluster.commands import Command, Decision
 from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.levels import ClusterLevel
@@ -35,6 +36,7 @@ from holdfast.model.errors import (
     NotLeader,
     Unavailable,
 )
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire.peer import OLDEST_VERSION, Hello
 
@@ -62,14 +64,15 @@ class Neighbours:
         listen: tuple[str, int] | None,
         peers: Mapping[str, str],
         pair: PairSettings | None = None,
+        join: str | None = None,
     ) -> None:
         self.node = directory.identity.node
         self.addresses: dict[str, str] = {}
         self.up_since_s: dict[str, float] = {}
         self._directory = directory
         self._listen = listen
-        self._peers = {node: address for node, address in peers.items() if node != self.node}
-        if self._peers and listen is None:
+        self.known = Acquaintances(directory, peers=peers, join=join, is_pair=pair is not None)
+        if self.known.are_any and listen is None:
             raise ConfigError("a node with peers needs an address of its own for them; give it with --peer HOST:PORT")
         if pair is not None and len(self._peers) != 1:
             raise ConfigError("a pair has two nodes: name this one and its partner in peers, and nobody else")
@@ -92,13 +95,26 @@ class Neighbours:
         self._changed = asyncio.Event()
 
     @property
+    def _peers(self) -> dict[str, tuple[str, ...]]:
+        return self.known.book.addresses
+
+    @property
     def has_peers(self) -> bool:
-        return bool(self._peers)
+        return self.known.are_any
 
     @property
     def names(self) -> list[str]:
         """All nodes by name, this one included."""
-        return sorted({self.node, *self._peers})
+        return self.known.names
+
+    @property
+    def listens(self) -> bool:
+        """Whether there is an address for other nodes."""
+        return self._listen is not None
+
+    @property
+    def own_life(self) -> str:
+        return self._directory.life
 
     @property
     def cluster(self) -> str:
@@ -119,18 +135,19 @@ class Neighbours:
         found = formation.load(self._directory.path)
         if self._pair is not None and found is not None:
             return
-        is_alone = found is not None and set(found.founders) == {self.node}
-        if self._peers and (is_alone or (found is None and has_topics)):
+        # A cluster of one that has grown has noted the others.
+        is_alone = found is not None and set(found.founders) == {self.node} and not self.known.book.noted
+        if self.has_peers and (is_alone or (found is None and has_topics)):
             raise DataDirectoryError(
                 f"{self._directory.path} has topics, but its cluster.json is missing or that of a broker that stands "
-                "alone; a node of a cluster begins with an empty directory: name another with --data"
+                "alone; a node of a cluster begins with an empty directory: name another with --data. To let others "
+                "join this one, start it without peers and join, and them with --join"
             )
 
     async def start(self) -> None:
         """Listen for the others and look for them."""
-        if not self._peers:
+        if self._listen is None:
             return
-        assert self._listen is not None
         self._formation = formation.load(self._directory.path)
         self._links = PeerLinks(self._hello, self, _PAIR_TIMING if self._pair is not None else None)
         try:
@@ -141,10 +158,12 @@ class Neighbours:
             raise ConfigError(
                 f"cannot listen on {where} for peers: {reason}; give another with --peer or HOLDFAST_PEER, and in peers"
             ) from error
-        self.addresses["peer"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._links.set_peers(self._peers)
+        listened = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.addresses["peer"] = listened
+        self.addresses["peer"] = self.known.begin(self._links, listened, self._changed.set)
 
     async def stop(self) -> None:
+        await self.known.stop()
         if self._links is not None:
             await self._links.stop()
 
@@ -171,6 +190,8 @@ class Neighbours:
                 said_at = self._loop.time()
                 missing = [node for node in self._peers if not self.is_up(node)]
                 all_nodes = "a new cluster begins when all nodes are there"
+                if self.known.join is not None:
+                    missing, all_nodes = [self.known.join], "it has to say which cluster this is"
                 hint = all_nodes if self._pair is None else "a backup begins with what its primary has"
                 log.warning("waiting_for_peers", missing=missing, hint=hint)
             self._changed.clear()
@@ -179,6 +200,7 @@ class Neighbours:
                     await self._changed.wait()
             except TimeoutError:
                 self._ask_again()
+            self.known.check_join()
         if self._formation != found:
             formation.save(self._directory.path, found)
             self._formation = found
@@ -209,6 +231,8 @@ class Neighbours:
             founders[node] = hello.life
         if self._pair is not None:
             return self._formed_pair(is_partner_there=len(founders) > 1)
+        if self.known.join is not None:
+            return None  # it founds nothing
         return formation.founded_by(founders) if len(founders) == len(self._peers) + 1 else None
 
     def _formed_pair(self, *, is_partner_there: bool) -> Formation | None:
@@ -224,6 +248,7 @@ class Neighbours:
             facts[_FORMATION] = self._formation.encode().decode()
         if self.pairing is not None:
             facts[_STANDING] = self.pairing.standing.encode()
+        facts |= self.known.facts()
         return Hello(
             cluster=self.cluster,
             node=self.node,
@@ -292,12 +317,15 @@ class Neighbours:
     # --- hearing of them --------------------------------------------------------------------------
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
-        if self._serving is not None and not self._gives_way:
+        if self._serving is not None and not self._gives_way and not self.known.is_gone(hello):
             self._serving.on_messages(hello, messages)
 
     async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
         if self._serving is None:
             raise Unavailable(f"{self.node} is still starting")
+        hello = self._links.hello_of(node) if self._links is not None else None
+        if hello is not None and self.known.is_gone(hello):
+            raise NodeRemoved(f"{node} was taken out of this cluster")
         return await self._serving.on_request(node, method, body)
 
     def on_up(self, hello: Hello) -> None:
@@ -330,14 +358,15 @@ class Neighbours:
             self._links.drop(node, reason)
 
     def on_heard(self, node: str) -> None:
+        self.known.heard(node)
         if self.pairing is not None:
             self.pairing.on_heard()
         if self._serving is not None:
             self._serving.groups.on_heard(node)
 
     def refusal(self, hello: Hello) -> str | None:
-        if hello.node not in self._peers:
-            return f"{hello.node} is not among the peers of {self.node}: {', '.join(sorted(self._peers))}"
+        if (reason := self.known.refusal(hello, has_cluster=self._formation is not None)) is not None:
+            return reason
         if _FORMATION in hello.facts:
             try:
                 formation.decode(hello.facts[_FORMATION].encode())

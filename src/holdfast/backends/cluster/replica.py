@@ -110,7 +110,7 @@ class Replica:
     @property
     def is_alone(self) -> bool:
         voters, learners = self.raft.members_history[-1].members
-        return len(voters) == 1 and not learners
+        return len(voters) == 1 and not learners and self.raft.replica in voters
 
     @property
     def leads(self) -> bool:

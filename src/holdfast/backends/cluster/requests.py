@@ -17,6 +17,8 @@ class Method(IntEnum):
     STATUS = 5
     TRANSFER = 6
     ENTRIES = 7
+    JOIN = 8
+    MAY_LEAVE = 9
     CALLBACKS = 20
 
 
@@ -83,6 +85,33 @@ class EntriesReply(msgspec.Struct, array_like=True, frozen=True):
     """As many as fit into one answer; none where the receiver does not have them either."""
 
     entries: list[StoredEntry]
+
+
+class JoinRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A node wants to belong to the cluster; `address` is where the others reach it."""
+
+    node: str
+    life: str
+    address: str
+
+
+class JoinReply(msgspec.Struct, array_like=True, frozen=True):
+    """Where the nodes of the cluster are."""
+
+    peers: dict[str, str]
+
+
+class MayLeaveRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Would the groups that the receiver leads go on without this node?"""
+
+    node: str
+
+
+class MayLeaveReply(msgspec.Struct, array_like=True, frozen=True):
+    """How many groups it leads, and some of those that would not."""
+
+    led: int
+    lacking: list[str]
 
 
 encode = msgspec.msgpack.Encoder().encode

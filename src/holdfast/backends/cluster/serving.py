@@ -90,6 +90,10 @@ class Serving:
             Method.CALLBACKS: self._tell_callbacks,
         }
 
+    def add_handlers(self, handlers: dict[int, Callable[[memoryview], Awaitable[bytes]]]) -> None:
+        """Requests that another part of this node answers."""
+        self._handlers |= handlers
+
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
         if any(group == CONTROL and isinstance(message, Install) for group, message in messages):
             messages = [item for item in messages if not self._is_installation(hello, *item)]

@@ -1,11 +1,12 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
 Tables: `topics`, `cursors`, `draws` (what readers of a cursor drew last), `nodes`, `preferred` (leaders that somebody
-asked for), `callbacks` (subscriptions that the cluster connects to), `level` (of the cluster, see `levels.py`) and
-`applied(log_index, term)` with one row: the last entry of the control log whose changes are in the others.
-`state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`; reads are
-served from memory, writes go through one thread, which commits everything that waits in one transaction, together with
-the new `applied`. Of rows that are written over and over in there, such as a busy reader's, only the last is.
+asked for), `members` (nodes that came, went or are to lead no more, see `consensus.membership`), `callbacks`
+(subscriptions that the cluster connects to), `level` (of the cluster, see `levels.py`) and `applied(log_index, term)`
+with one row: the last entry of the control log whose changes are in the others. `state_schema.py` describes them. A
+node's snapshot is this file. It is in WAL mode with `synchronous=FULL`; reads are served from memory, writes go through
+one thread, which commits everything that waits in one transaction, together with the new `applied`. Of rows that are
+written over and over in there, such as a busy reader's, only the last is.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
@@ -40,16 +41,17 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.cluster import levels, state_schema, state_versions
+from holdfast.backends.cluster import levels, member_rows, state_schema, state_versions
 from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.broker.results import refuse
+from holdfast.consensus.membership import Member
 from holdfast.model.callbacks import Callback
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 
 # What reading a damaged file may raise; SQLite's own message may quote bytes that are no text.
-_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError, msgspec.MsgspecError)
+_UNREADABLE = (sqlite3.DatabaseError, ValueError, msgspec.MsgspecError)
 
 _PUT_CURSOR: Final = "INSERT OR REPLACE INTO cursors VALUES (?, ?, ?, ?)"
 _PUT_DRAW: Final = "INSERT OR REPLACE INTO draws VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -82,6 +84,7 @@ class Loaded(msgspec.Struct):
     preferred: dict[PartitionId, str] = msgspec.field(default_factory=dict)
     draws: dict[CursorKey, dict[int, list[DrawRow]]] = msgspec.field(default_factory=dict)
     callbacks: dict[CursorKey, Callback] = msgspec.field(default_factory=dict)
+    members: list[Member] = msgspec.field(default_factory=list)
     applied: LogIndex = LogIndex(0)
     applied_term: Term = Term(0)
     level: int = levels.BASELINE
@@ -265,6 +268,10 @@ def _read_preferred(connection: sqlite3.Connection, loaded: Loaded) -> None:
         loaded.preferred[PartitionId(topic, partition)] = node
 
 
+def _read_members(connection: sqlite3.Connection, loaded: Loaded) -> None:
+    loaded.members += member_rows.read(connection)
+
+
 def _read_applied(connection: sqlite3.Connection, loaded: Loaded) -> None:
     for index, term in connection.execute("SELECT log_index, term FROM applied"):
         # In a damaged file even what may not be null can be.
@@ -309,6 +316,7 @@ _READERS: Final = (
     _read_nodes,
     _read_preferred,
     _read_callbacks,
+    _read_members,
     _read_applied,
     _read_level,
 )
@@ -369,6 +377,8 @@ def _statements_for(loaded: Loaded) -> Iterable[Statement]:
         yield preferred_row(*place, node)
     for callback in loaded.callbacks.values():
         yield callback_row(callback)
+    for member in loaded.members:
+        yield member_rows.put(member)
     yield applied_row(loaded.applied, loaded.applied_term)
 
 

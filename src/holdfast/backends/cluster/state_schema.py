@@ -41,6 +41,12 @@ _FROM_BEFORE_THE_CONTROL_LOG: Final = (
 
 # By the version that a step leads to, in order. Steps are never changed once they were released.
 _STEPS: Final[dict[int, tuple[str, ...]]] = {
+    3: (
+        """CREATE TABLE members (
+    node TEXT PRIMARY KEY, place TEXT NOT NULL, number INTEGER NOT NULL, since_ms INTEGER NOT NULL, lives TEXT NOT NULL,
+    replaces TEXT NOT NULL, is_drained INTEGER NOT NULL
+) STRICT, WITHOUT ROWID""",
+    ),
     4: (
         """CREATE TABLE callbacks (
     topic TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL, address TEXT NOT NULL, format TEXT NOT NULL,

@@ -164,7 +164,8 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         lag = sum(other.lag_of.get(node, 0) for other in told) if are_leaders_here else None
         if report is None:
             row = backend.state.nodes.get(node)
-            away = NodeDescription(node=node, is_up=False, life=None, addresses={}, lag=lag)
+            silent = backend.neighbours.known.silent_since_ms(node)
+            away = NodeDescription(node=node, is_up=False, life=None, addresses={}, lag=lag, silent_since_ms=silent)
             if row is not None:
                 away = msgspec.structs.replace(
                     away, addresses=row.addresses, version=row.version or None, level=row.level

@@ -2,7 +2,8 @@
 
 - *Leaders are spread*: every partition has an order in which its replicas are wanted as leaders. A leader that is
   not the first of those that are there and have everything hands over to the one that is.
-- *Newcomers are let in*, and who lost its disk, by the rules of `consensus.letting_in`.
+- *Newcomers are let in*, and who lost its disk, and who leaves is taken out, by the rules of `consensus.letting_in`.
+  The leader of the control group says when that is over (`consensus.membership`).
 - *The cluster's level is raised* when all members understand the next one (`levels.py`).
 """
 
@@ -16,7 +17,7 @@ from typing import Final
 import structlog
 
 from holdfast.backends.cluster import levels
-from holdfast.backends.cluster.commands import Command, NoteNode, RaiseLevel
+from holdfast.backends.cluster.commands import ChangeMember, Command, NoteNode, RaiseLevel
 from holdfast.backends.cluster.control import Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.groups import Groups
@@ -28,13 +29,18 @@ from holdfast.broker.results import failure
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
-from holdfast.consensus.replica_names import node_of
+from holdfast.consensus.membership import Place, next_change
+from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.errors import DiskFull, HoldfastError, Unavailable
+from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
 
 _PERIOD_S: Final = 1.0
+# While a node comes or goes, each group takes several steps.
+_CHANGE_PERIOD_S: Final = 0.2
 # Of two, one that is not let in yet cannot take over.
 _PAIR_PERIOD_S: Final = 0.1
 # A node that has just come back may be about to go again.
@@ -56,6 +62,7 @@ class Upkeep:
         neighbours: Neighbours,
         state: ControlState,
         propose: Callable[[Command], asyncio.Future[None]],
+        now_ms: Callable[[], TimestampMs],
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -63,11 +70,15 @@ class Upkeep:
         self._neighbours = neighbours
         self._state = state
         self._propose = propose
+        self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
-        self._letting_in = LettingIn(neighbours.life_of)
+        self._letting_in = LettingIn(self._life_of)
+        # Where the control log ended at the last look: what is applied up to there is not older than that.
+        self._control_end = control.replica.raft.shape.last_index
+        self._finishing: asyncio.Future[None] | None = None
         self._raising: asyncio.Future[None] | None = None
         state.on_noted = self._raise_level
 
@@ -84,13 +95,19 @@ class Upkeep:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(_PERIOD_S if self._neighbours.pairing is None else _PAIR_PERIOD_S)
+            await asyncio.sleep(self._period_s)
             if self._is_leaving:
                 return
             try:
                 self._look_after_everything()
             except (OSError, HoldfastError) as error:  # the disk is in trouble; the next round may find it well again
                 log.error("upkeep_failed", problem=str(error))
+
+    @property
+    def _period_s(self) -> float:
+        if self._neighbours.pairing is not None:
+            return _PAIR_PERIOD_S
+        return _PERIOD_S if self._state.membership.under_way is None else _CHANGE_PERIOD_S
 
     def _look_after_everything(self) -> None:
         self._control.drop_kept()
@@ -100,32 +117,74 @@ class Upkeep:
         self._raise_level()
         if self._neighbours.has_peers:
             self._look_after_members()
+            self._finish_change()
             self._spread_leaders()
+            self._hand_over_control()
 
     # --- members --------------------------------------------------------------------------------------
 
     def _look_after_members(self) -> None:
-        for replica in list(self._groups.replicas.values()):
+        replicas = list(self._groups.replicas.values())
+        rafts = [replica.raft for replica in replicas]
+        belonging = self._state.membership.wanted(self._control.replica.raft.members.voters)
+        for replica in replicas:
             leading = replica.raft.leading
             if leading is None or not leading.is_settled:
                 continue
-            wanted = self._next_members(replica, leading)
+            wanted = self._next_members(replica, leading, belonging, rafts)
             if wanted is not None and leading.refusal(wanted) is None:
                 self.change_members(replica, wanted)
         self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
+        self._control_end = self._control.replica.raft.shape.last_index
 
-    def _next_members(self, replica: Replica, leading: Leading) -> Members | None:
-        control = self._control.replica
+    def _life_of(self, node: str) -> str | None:
+        """`None` for a node that is not heard, and for what the disk of one says that was taken out."""
+        life = self._neighbours.life_of(node)
+        is_watched = self._neighbours.pairing is None and node != self._neighbours.node
+        if is_watched and not self._groups.is_heard(node):
+            return None
+        return None if life is None or self._state.membership.is_removed(replica_id(node, life)) else life
+
+    def _next_members(
+        self, replica: Replica, leading: Leading, belonging: set[str], rafts: list[Raft]
+    ) -> Members | None:
+        control, membership = self._control.replica, self._state.membership
         is_last_of_a_pair = self._neighbours.pairing is not None and replica is control
         return self._letting_in.next_members(
             leading,
             replica.raft,
-            wanted=control.raft.members.voters,
+            wanted=belonging,
+            goes=membership.goes,
+            # In the control group it hears what is decided until it is in no other group.
+            listens=lambda each: replica is control and not membership.is_removed(each),
+            is_informed=self._control.applied >= self._control_end,
+            beside=rafts if self._neighbours.pairing is None else (),
             partner=self._neighbours.partner_to_let_in(),
-            before=[each.raft for each in self._groups.replicas.values() if each is not control]
-            if is_last_of_a_pair
-            else (),
+            before=[each for each in rafts if each is not control.raft] if is_last_of_a_pair else (),
         )
+
+    def can_spare(self, replica: Replica, node: str) -> bool:
+        """Whether a group that is led here goes on without a node: the rest is a majority that has everything."""
+        leading, voters = replica.raft.leading, replica.raft.members.voters
+        rest = frozenset(voter for voter in voters if node_of(voter) != node)
+        if rest == voters:
+            return True
+        return leading is not None and bool(rest) and self._letting_in.is_enough(leading, replica.raft, rest)
+
+    def _finish_change(self) -> None:
+        """Say in the control log that a node has come or gone, once every group has it so."""
+        control = self._control
+        if self._state.membership.under_way is None or control.replica.raft.leading is None:
+            return
+        groups = [each.raft for each in self._groups.replicas.values() if each is not control.replica]
+        is_behind = control.applied < control.replica.raft.members_index
+        if is_behind or len(groups) < sum(topic.config.partitions for topic in self._topics.known.values()):
+            return  # a topic is not open here, or not known: nobody can tell who is in it
+        change = next_change(self._state.membership, control.replica.raft, groups, self._now_ms())
+        if change is not None and (self._finishing is None or self._finishing.done()):
+            command = ChangeMember(change.kind, change.node, change.expects, change.since_ms)
+            self._finishing = self._propose(command)
+            self._finishing.add_done_callback(_notice)
 
     def change_members(self, replica: Replica, members: Members) -> None:
         """Write a configuration that its leader has nothing against."""
@@ -145,12 +204,13 @@ class Upkeep:
 
     def _spread_leaders(self) -> None:
         transfers = 0
+        may_lead = self._state.membership.may_lead(self._neighbours.node)
         for partition, replica in self._topics.replicas.items():
             topic = self._topics.known.get(partition.topic)
             if not replica.leads or topic is None or replica.reign is None:
                 continue
             for voter in self._topics.line_of_leaders(replica.raft.members.voters, topic, partition.number):
-                if voter == replica.raft.replica and not replica.disk_full:
+                if voter == replica.raft.replica and not replica.disk_full and may_lead:
                     break
                 if self._can_lead(replica, voter):
                     self._hand_over(replica, voter)
@@ -159,12 +219,26 @@ class Upkeep:
             if transfers >= _TRANSFERS_MAX:
                 return
 
+    def _hand_over_control(self) -> None:
+        """The control group has no order of leaders: whoever leads it goes on, unless it shall lead nothing."""
+        replica = self._control.replica
+        if not replica.leads or replica.reign is None or self._state.membership.may_lead(self._neighbours.node):
+            return
+        for voter in sorted(replica.raft.members.voters - {replica.raft.replica}):
+            if self._can_lead(replica, voter):
+                self._hand_over(replica, voter)
+                return
+
     def _can_lead(self, replica: Replica, voter: ReplicaId) -> bool:
         """Whether it is steadily there and has what this leader has, or nearly."""
         leading = replica.raft.leading
         if leading is None or voter not in leading.progress:
             return False
-        is_steady = self._neighbours.seconds_up(node_of(voter)) > _STEADY_S
+        if not self._state.membership.may_lead(node_of(voter)):
+            return False
+        # Who shall lead nothing does not choose for long.
+        steady_s = _STEADY_S if self._state.membership.may_lead(self._neighbours.node) else 0.0
+        is_steady = self._neighbours.seconds_up(node_of(voter)) > steady_s
         return is_steady and leading.progress[voter].match >= replica.raft.commit
 
     def _hand_over(self, replica: Replica, voter: ReplicaId) -> None:
@@ -214,6 +288,9 @@ class Upkeep:
 
     def _tell_addresses(self) -> None:
         row = self._own_row()
+        place = self._state.membership.place_of(row.node, self._control.replica.raft.members.voters)
+        if place is None or place is Place.REMOVED:
+            return  # it has no say yet
         if self._state.nodes.get(row.node) != row and self._control.replica.raft.hears_leader:
             self._propose(_note(row))
 
@@ -258,3 +335,9 @@ class Upkeep:
 
 def _note(row: NodeRow) -> NoteNode:
     return NoteNode(row.node, row.life, row.addresses, row.version, row.level)
+
+
+def _notice(finished: asyncio.Future[None]) -> None:
+    """What was not decided is proposed again at the next look."""
+    if not finished.cancelled() and (error := finished.exception()) is not None:
+        log.info("change_not_finished", problem=str(error))

@@ -18,7 +18,7 @@ from holdfast.backends.plain.deliveries import Deliveries
 from holdfast.backends.plain.intake import Intake
 from holdfast.backends.plain.pair import Phase, PlainPair
 from holdfast.backends.plain.settings import PlainSettings
-from holdfast.broker.backend import Backend, Unwatch
+from holdfast.broker.backend import Backend, NoMembers, Unwatch
 from holdfast.broker.passing import PassingBackend
 from holdfast.broker.processing import DEAD_SUFFIX, source_id
 from holdfast.model.cluster import ClusterDescription, PairDescription
@@ -31,8 +31,10 @@ from holdfast.wire import record_batch
 from holdfast.wire.replication import check_fits
 
 
-class PlainBackend(PassingBackend):
+class PlainBackend(NoMembers, PassingBackend):
     """Keeps the promises of `broker.backend.Backend` together with a partner."""
+
+    why_no_members = "one of a pair has one partner, and no other nodes"
 
     def __init__(
         self,

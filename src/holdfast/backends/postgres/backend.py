@@ -28,7 +28,7 @@ from holdfast.backends.postgres.retention import Retention
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
 from holdfast.backends.postgres.writing import Writer
-from holdfast.broker.backend import NothingVoid, Unwatch
+from holdfast.broker.backend import NoMembers, NothingVoid, Unwatch
 from holdfast.broker.results import refuse, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.draws import Draw, Drawn
@@ -41,8 +41,10 @@ from holdfast.wire import record_batch
 from holdfast.wire.push_batch import PushedBatch
 
 
-class PostgresBackend(NothingVoid):
+class PostgresBackend(NoMembers, NothingVoid):
     """Keeps the promises of `broker.backend.Backend` in one database, which other brokers may use at the same time."""
+
+    why_no_members = "the database keeps the messages of these brokers: start or stop brokers, and they come and go"
 
     def __init__(
         self,

@@ -39,6 +39,7 @@ _PATH_PARAMETERS = {
     "queue": ("the queue's name, which is a topic's", {"type": "string", "examples": ["orders"]}),
     "partition_name": ("the name that messages were pushed with", {"type": "string", "examples": ["Default"]}),
     "writer": ("the writer's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["query-1"]}),
+    "node": ("the node's name: letters, digits, '_' and '-'", {"type": "string", "examples": ["n4"]}),
     "name": ("the cursor's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["billing"]}),
 }
 # What can happen to any call.

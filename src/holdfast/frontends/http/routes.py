@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.frontends.http import batches, cursors, publish, read, schema, tail, topics
 from holdfast.frontends.http.exchange import BATCHES_TYPE
-from holdfast.frontends.http.routes_operation import CLUSTER, OPERATION
+from holdfast.frontends.http.routes_operation import CLUSTER, MEMBERS, OPERATION
 from holdfast.frontends.http.routes_queue import QUEUE
 from holdfast.frontends.http.routes_queues import QUEUES
 from holdfast.frontends.http.routes_subscriptions import SUBSCRIPTIONS
@@ -323,5 +323,6 @@ ROUTES: Final = (
     *QUEUES,
     *TRANSACTIONS,
     *CLUSTER,
+    *MEMBERS,
     *OPERATION,
 )

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from holdfast.frontends.http import cluster, docs_page, health, metrics, openapi, schema
 from holdfast.frontends.http.routing import BODY_ERRORS, Answer, Content, Route, ok
-from holdfast.model import errors
-from holdfast.model.cluster import ClusterDescription
+from holdfast.model import errors, member_errors
+from holdfast.model.cluster import ClusterDescription, MembersDescription
 
 CLUSTER: Final = (
     Route(
@@ -52,6 +52,48 @@ CLUSTER: Final = (
             errors.PartitionNotFound,
             errors.NoQuorum,
             errors.NotLeader,
+        ),
+    ),
+)
+
+MEMBERS: Final = (
+    Route(
+        method="GET",
+        path="/v1/cluster/members",
+        operation="listMembers",
+        tag="Cluster",
+        summary="List the members",
+        doc=(
+            "The nodes of the cluster with their places: who votes, who learns, who is silent and since when, who is "
+            "joining or leaving and how far that is. Nodes that have left are listed as removed."
+        ),
+        handler=cluster.list_members,
+        answers=ok("The members as this node sees them.", MembersDescription),
+        errors=(errors.NotSupported,),
+    ),
+    Route(
+        method="POST",
+        path="/v1/cluster/members/{node}",
+        operation="changeMember",
+        tag="Cluster",
+        summary="Have a node leave, lead nothing, or be replaced",
+        doc=(
+            "`remove`: it hands over what it leads, then leaves all groups, one voter at a time. `drain`: it hands "
+            "over what it leads, and is given nothing until `undrain`. `replace`: it leaves as soon as the node `by`, "
+            "which has joined or is joining, votes in every group. The answer comes when that is decided; "
+            "`GET /v1/cluster/members` tells when it is done."
+        ),
+        handler=cluster.change_member,
+        bodies=(Content(shape=schema.MemberChange, example={"change": "undrain"}),),
+        answers=(Answer(status=202, doc="It is decided.", contents=(Content(shape=MembersDescription),)),),
+        errors=(
+            *BODY_ERRORS,
+            member_errors.NodeNotFound,
+            member_errors.MembershipChanging,
+            member_errors.WouldLoseQuorum,
+            errors.NotSupported,
+            errors.NoQuorum,
+            errors.LeaderChanged,
         ),
     ),
 )

@@ -135,6 +135,13 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     partition: Partition | None = None
 
 
+class MemberChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shall become of the node in the path."""
+
+    change: Literal["remove", "drain", "undrain", "replace"]
+    by: Annotated[str | None, Meta(description="with replace: a node that has joined, or is joining")] = None
+
+
 # --- answers ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,235 @@
+"""Nodes that come and go as in the broker: rows of the control log say who belongs, and each leader does its part.
+
+What decides is the broker's own (`consensus.membership`, `consensus.letting_in`); this is its `upkeep`, with what one
+node knows, which may be old. Every group is on every node that belongs. Nobody outside of the nodes helps: a wish is
+written into the control log by whoever leads it, or is lost and repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.consensus.letting_in import LettingIn
+from holdfast.consensus.members import Members, ReplicaId
+from holdfast.consensus.membership import Change, Kind, Membership, Place, next_change
+from holdfast.consensus.replica_names import node_of, replica_id
+from holdfast.model.ids import LogIndex
+from simulation.membership_checker import MembershipChecker
+from simulation.node import Node
+from simulation.replica import Replica
+from simulation.state import CONTROL_GROUP
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+PAUSE_MS = 60.0
+
+
+class Housekeeper:
+    """What one run of one node knows and does about who belongs to its groups."""
+
+    def __init__(self, node: Node, check: MembershipChecker) -> None:
+        self._node = node
+        self._check = check
+        # Where the control log ended at the last look.
+        self._control_end = LogIndex(1 << 60)
+        # What was committed at the last look.
+        self._decided: dict[int, LogIndex] = {}
+        self.letting_in = LettingIn(self.life_of)
+
+    @property
+    def control(self) -> Replica | None:
+        return self._node.replicas.get(CONTROL_GROUP)
+
+    @property
+    def membership(self) -> Membership:
+        return Membership() if self.control is None else self.control.state.membership
+
+    def life_of(self, node: str) -> str | None:
+        number = int(node.removeprefix("n"))
+        if number == self._node.number:
+            return str(self._node.lives[CONTROL_GROUP])
+        life = self._node.heard_life(number)
+        if life is None or self.membership.is_removed(replica_id(node, str(life))):
+            return None
+        return str(life)
+
+    def look(self) -> None:
+        """What the broker's upkeep does, in its order."""
+        if self.control is None:
+            return
+        for replica in list(self._node.replicas.values()):
+            leading = replica.raft.leading
+            if leading is not None and leading.is_settled:
+                wanted = self._next_members(replica)
+                if wanted is not None and leading.refusal(wanted) is None:
+                    self._check.majority_has_everything(replica, wanted, self._decided.get(replica.group, LogIndex(-1)))
+                    replica.change_members(wanted)
+        self.letting_in.looked(replica.raft for replica in self._node.replicas.values())
+        self._control_end = self.control.raft.shape.last_index
+        self._decided = {replica.group: replica.raft.commit for replica in self._node.replicas.values()}
+        self._finish_change()
+        self._hand_over()
+        self._tell_who_left()
+
+    def _next_members(self, replica: Replica) -> Members | None:
+        control, membership = self.control, self.membership
+        assert control is not None and replica.raft.leading is not None
+        return self.letting_in.next_members(
+            replica.raft.leading,
+            replica.raft,
+            wanted=membership.wanted(control.raft.members.voters),
+            goes=membership.goes,
+            listens=lambda each: replica is control and not membership.is_removed(each),
+            is_informed=control.applied >= self._control_end,
+            beside=[each.raft for each in self._node.replicas.values()],
+        )
+
+    def _finish_change(self) -> None:
+        control = self.control
+        assert control is not None
+        groups = [each.raft for each in self._node.replicas.values() if each is not control]
+        if control.applied < control.raft.members_index or len(groups) + 1 < len(self._node.genesis):
+            return
+        change = next_change(self.membership, control.raft, groups, 0)
+        if change is not None:
+            control.propose(change)
+
+    def _hand_over(self) -> None:
+        """Who leaves leads nothing."""
+        if self.membership.may_lead(f"n{self._node.number}"):
+            return
+        for replica in list(self._node.replicas.values()):
+            leading = replica.raft.leading
+            if leading is None or not leading.is_settled:
+                continue
+            for voter in sorted(leading.progress.keys() & replica.raft.members.voters):
+                is_there = self.life_of(node_of(voter)) is not None and self.membership.may_lead(node_of(voter))
+                if is_there and leading.progress[voter].match >= replica.raft.commit:
+                    leading.transfer(voter)
+                    replica.pump()
+                    break
+
+    def _tell_who_left(self) -> None:
+        node = self._node
+        for peer in node.peers:
+            life = node.heard_life(peer)
+            if life is not None and self.membership.is_removed(name := replica_id(f"n{peer}", str(life))):
+                node.network.send(node.number, node.boot, peer, ("removed", name))
+
+    def take_join(self, name: ReplicaId) -> None:
+        """Somebody wants in, and whoever leads the control group hears it."""
+        control = self.control
+        if control is None or control.raft.leading is None or not control.raft.leading.is_settled:
+            return
+        place = self.membership.place_of(node_of(name), control.raft.members.voters)
+        if place not in (Place.JOINING, Place.VOTER) and not self.membership.is_removed(name):
+            self.propose(Kind.JOIN, node_of(name))
+
+    def propose(self, kind: Kind, node: str, other: str = "") -> bool:
+        """Have the control log decide, where this node leads it."""
+        control = self.control
+        if control is None or control.raft.leading is None:
+            return False
+        change = Change(kind, node, self.membership.number_of(node), 0, other)
+        if self.membership.refusal(change, control.raft.members.voters) is not None:
+            return False
+        return control.propose(change)
+
+
+class Housekeeping:
+    """All nodes look after their groups, and those who want in ask for it. `wanted` is what it comes to."""
+
+    def __init__(self, cluster: Cluster, count: int) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._count = count
+        self._check = MembershipChecker(cluster.nodes, cluster.checker)
+        self._housekeepers: dict[tuple[int, int], Housekeeper] = {}
+        for node in cluster.nodes:
+            node.is_gone = lambda name, node=node: self.of(node).membership.is_removed(name)  # type: ignore[misc]
+            node.on_join = lambda name, node=node: self.of(node).take_join(name)  # type: ignore[misc]
+        self._world.after(PAUSE_MS, self._look)
+
+    def of(self, node: Node) -> Housekeeper:
+        """One for each run of a node: what it remembers ends with the process."""
+        return self._housekeepers.setdefault((node.number, node.boot), Housekeeper(node, self._check))
+
+    @property
+    def wanted(self) -> list[set[int]]:
+        leader = self._cluster.leader(CONTROL_GROUP)
+        if leader is None:
+            return [set() for _ in range(self._count)]
+        nodes = leader.state.membership.wanted(leader.raft.members.voters)
+        return [{int(node.removeprefix("n")) for node in nodes} for _ in range(self._count)]
+
+    def changing(self) -> str | None:
+        """What is not over yet."""
+        leader = self._cluster.leader(CONTROL_GROUP)
+        row = None if leader is None else leader.state.membership.under_way
+        if row is not None:
+            return f"{row.node} is {row.place}"
+        waiting = [node.number for node in self._cluster.nodes if node.wants_in and not self._is_in(node)]
+        return f"nodes {waiting} want in" if waiting else None
+
+    def _is_in(self, node: Node) -> bool:
+        control = node.replicas.get(CONTROL_GROUP)
+        return control is not None and control.name in control.raft.members.everybody
+
+    def _look(self) -> None:
+        self._world.after(PAUSE_MS, self._look)
+        for node in self._cluster.nodes:
+            if not node.is_up or node.frozen_until_ms > self._world.now_ms:
+                continue
+            if node.wants_in and not self._is_in(node):
+                peer = self._world.dice.choice(node.peers)
+                node.network.send(node.number, node.boot, peer, ("join", node.name_in(CONTROL_GROUP)))
+            self.of(node).look()
+        self._check.rows([self.of(node).membership for node in self._cluster.nodes if node.is_up])
+
+    # --- wishes -----------------------------------------------------------------------------------
+
+    def join(self) -> bool:
+        """A node that is outside is started, and wants in."""
+        outside = [node for node in self._cluster.nodes if node.is_up and not node.wants_in]
+        if not outside:
+            return False
+        self._world.dice.choice(outside).want_in()
+        return True
+
+    def remove(self) -> bool:
+        leader = self._cluster.leader(CONTROL_GROUP)
+        if leader is None or not leader.node.is_up:
+            return False
+        keeper = self.of(leader.node)
+        nodes = sorted(keeper.membership.wanted(leader.raft.members.voters))
+        if len(nodes) < 2:
+            return False
+        leaver = self._world.dice.choice(nodes)
+        return self._can_spare(leaver) and keeper.propose(Kind.LEAVE, leaver)
+
+    def replace(self) -> bool:
+        leader = self._cluster.leader(CONTROL_GROUP)
+        if leader is None or not leader.node.is_up:
+            return False
+        keeper = self.of(leader.node)
+        row = keeper.membership.under_way
+        nodes = sorted(keeper.membership.wanted(leader.raft.members.voters))
+        if len(nodes) < 3 or (row is not None and row.place is not Place.JOINING):
+            return False
+        if row is not None:
+            return keeper.propose(Kind.REPLACE, row.node, self._world.dice.choice(nodes))
+        new, old = self._world.dice.sample(nodes, 2)
+        return self._can_spare(old) and keeper.propose(Kind.REPLACE, new, old)
+
+    def _can_spare(self, node: str) -> bool:
+        """As the broker asks before: the leaders of all groups, each for its own."""
+        for group in self._cluster.groups:
+            leader = self._cluster.leader(group)
+            if leader is None or leader.raft.leading is None:
+                return False
+            rest = frozenset(voter for voter in leader.raft.members.voters if node_of(voter) != node)
+            letting_in = self.of(leader.node).letting_in
+            if not rest or not letting_in.is_enough(leader.raft.leading, leader.raft, rest):
+                return False
+        return True

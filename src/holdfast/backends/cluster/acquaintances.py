@@ -1,0 +1,208 @@
+"""Which other nodes this one knows: where they are, which of them are wanted, and when they were last heard of.
+
+At first that is what the settings say, or whoever listens at the address that a newcomer was given. From then on it is
+what the control state says (`follow`), and links are kept to those nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import structlog
+
+from holdfast.backends.cluster.links import PeerLinks
+from holdfast.backends.cluster.meeting import Refused, meet
+from holdfast.backends.cluster.peer_book import PeerBook, reachable
+from holdfast.consensus.members import ReplicaId
+from holdfast.consensus.replica_names import replica_id
+from holdfast.model.errors import ConfigError, Unavailable
+from holdfast.storage.directory import DataDirectory
+from holdfast.wire.peer import Hello
+
+log = structlog.get_logger("holdfast.cluster")
+
+# In a hello: that this node belongs to no cluster yet, and wants to; and replicas that have left the cluster for good.
+_JOINS: Final = "joins"
+_REMOVED: Final = "removed"
+_FIND_S: Final = 0.25
+# Who is taken for another one that has just gone is not, a moment later.
+_JOIN_PATIENCE_S: Final = 10.0
+
+
+class Acquaintances:
+    """`peers` and `join` are of the settings."""
+
+    def __init__(self, directory: DataDirectory, *, peers: Mapping[str, str], join: str | None, is_pair: bool) -> None:
+        self.book = PeerBook(directory.path, directory.identity.node, peers)
+        self.join = join
+        # Told once that this node was taken out, and by whom.
+        self.on_removed: Callable[[str], None] = lambda told_by: None
+        self.is_removed = False
+        self._directory = directory
+        self._own_address = peers.get(self.node)
+        self._is_pair = is_pair
+        self._links: PeerLinks | None = None
+        self._loop = asyncio.get_running_loop()
+        self._finder: asyncio.Task[None] | None = None
+        self._join_refusal: Refused | None = None
+        # Of the control state, once it is there.
+        self._present: Callable[[], Collection[str]] | None = None
+        self._is_gone: Callable[[ReplicaId], bool] = lambda replica: False
+        self._gone_replicas: Callable[[], list[str]] = list
+        self._began_s = self._loop.time()
+        self._began_ms = _now_ms()
+        self._heard_ms: dict[str, int] = {}
+
+    @property
+    def node(self) -> str:
+        return self._directory.identity.node
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes of the cluster, this one included."""
+        others = self.book.addresses if self._present is None else self._present()
+        return sorted({self.node, *others})
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.book.addresses) or self.join is not None
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def begin(self, links: PeerLinks, listened: str, on_news: Callable[[], None]) -> str:
+        """Keep links to whom is known, and look for somebody where nobody is; returns where others reach this node."""
+        self._links = links
+        links.set_peers(self.book.addresses)
+        if self.join is not None:
+            self._finder = self._loop.create_task(self._find(self.join, on_news))
+        return self._own_address or listened
+
+    async def stop(self) -> None:
+        if self._finder is not None:
+            self._finder.cancel()
+            await asyncio.gather(self._finder, return_exceptions=True)
+
+    @property
+    def linked(self) -> list[str]:
+        """The nodes that can be reached now."""
+        return [] if self._links is None else [node for node in self.book.addresses if self._links.is_up(node)]
+
+    async def _find(self, address: str, on_news: Callable[[], None]) -> None:
+        """Get to know whoever listens there, unless others are reached already."""
+        said = ""
+        while True:
+            if not self.linked and not self.is_removed and self._links is not None:
+                try:
+                    met = await meet(address, self._links.hello)
+                except Unavailable as error:
+                    self._join_refusal = error if isinstance(error, Refused) else None
+                    if error.message != said:
+                        said = error.message
+                        log.warning("cannot_join_yet", through=address, reason=said, hint="it is tried again")
+                    on_news()
+                else:
+                    self._join_refusal = None
+                    own = self._links.hello.addresses
+                    if self._own_address is None:
+                        own["peer"] = reachable(own["peer"], met.own_host)
+                    self.introduce(met.hello.node, address)
+            await asyncio.sleep(_FIND_S)
+
+    def check_join(self) -> None:
+        """Who is refused for long, and belongs to no cluster yet, was given the wrong address or name. Raises."""
+        if self._join_refusal is not None and self._loop.time() - self._began_s > _JOIN_PATIENCE_S:
+            raise ConfigError(f"cannot join through {self.join}: {self._join_refusal.message}")
+
+    def introduce(self, node: str, address: str) -> None:
+        """Somebody has said where a node is."""
+        if self.book.introduce(node, address):
+            self._relink()
+
+    def follow(
+        self,
+        present: Callable[[], Collection[str]],
+        is_gone: Callable[[ReplicaId], bool],
+        gone_replicas: Callable[[], list[str]],
+    ) -> None:
+        """From now on the control state says who belongs to the cluster, and which replicas have left it for good."""
+        if not self._is_pair:
+            self._present, self._is_gone, self._gone_replicas = present, is_gone, gone_replicas
+
+    def note(self, addresses: Mapping[str, str], gone: Collection[str]) -> None:
+        """What the control state says of where nodes are and who has left; links follow."""
+        if self._links is not None and not self._is_pair:
+            self.book.note(addresses, gone)
+            self._relink()
+
+    def _relink(self) -> None:
+        if self._links is None or self.is_removed:
+            return
+        left = [node for node in self._links.names if node not in self.book.addresses]
+        self._links.set_peers(self.book.addresses)
+        for node in left:
+            # It connects again, and is told why nobody looks for it any more.
+            self._links.drop(node, "it has left the cluster")
+
+    # --- hellos -----------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, str]:
+        """What a hello of this node says beside who it is."""
+        facts = {} if self.join is None else {_JOINS: "yes"}
+        gone = self._gone_replicas()
+        return facts | ({_REMOVED: ",".join(gone)} if gone else {})
+
+    def is_gone(self, hello: Hello) -> bool:
+        """Whether somebody was taken out who may not know it."""
+        return self._is_gone(hello.replica)
+
+    def refusal(self, hello: Hello, *, has_cluster: bool) -> str | None:
+        """Why somebody is not wanted as an acquaintance."""
+        if replica_id(self.node, self._directory.life) in hello.facts.get(_REMOVED, "").split(","):
+            self._hear_of_removal(hello.node)
+        if self.is_removed:
+            return f"{self.node} was taken out of its cluster"
+        if self.is_gone(hello):
+            return None  # it hears that from what this node says of itself
+        if self._is_up_with_another_life(hello):
+            return f"another node goes by the name {hello.node}, and is up; give this one a name of its own"
+        if hello.node in self.book.addresses:
+            return None
+        if self._is_pair or not has_cluster or not (_JOINS in hello.facts or hello.cluster):
+            known = ", ".join(sorted(self.book.addresses)) or "nobody"
+            hint = "it is one of a pair" if self._is_pair else "to join its cluster, start it with --join"
+            return f"{hello.node} is not among the peers of {self.node}: {known}; {hint}"
+        # Not from within the links.
+        self._loop.call_soon(self.introduce, hello.node, hello.addresses.get("peer", ""))
+        return None
+
+    def _is_up_with_another_life(self, hello: Hello) -> bool:
+        links = self._links
+        other = None if links is None or not links.is_up(hello.node) else links.hello_of(hello.node)
+        return other is not None and other.boot != hello.boot and other.life != hello.life
+
+    def _hear_of_removal(self, told_by: str) -> None:
+        if not self.is_removed:
+            self.is_removed = True
+            self.on_removed(told_by)
+            if self._links is not None:
+                self._loop.call_soon(self._links.set_peers, {})
+
+    # --- silence ----------------------------------------------------------------------------------
+
+    def heard(self, node: str) -> None:
+        self._heard_ms[node] = _now_ms()
+
+    def silent_since_ms(self, node: str) -> int | None:
+        """Since when nothing was heard of a node that cannot be reached; `None` for one that can be.
+
+        One that was never heard of is silent since this node was started.
+        """
+        is_up = node == self.node or (self._links is not None and self._links.is_up(node))
+        return None if is_up else self._heard_ms.get(node, self._began_ms)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,206 @@
+"""`holdfast cluster members`, `add`, `drain`, `remove`, `replace`: nodes come and go, and one sees how far they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.cli import output, session
+from holdfast.cli.cluster_table import cell
+from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+
+if TYPE_CHECKING:
+    from holdfast.client import BlockingClient
+    from holdfast.model.cluster import MemberDescription, MembersDescription
+
+EXIT_NOT_YET: Final = 1
+_POLL_S: Final = 0.2
+_COLOURS: Final = {"voter": "green", "silent": "red", "removed": "dim"}
+
+Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name, such as n4.", show_default=False)]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it is decided, not when it is done.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait; it goes on after that.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """The commands about members belong to `holdfast cluster`."""
+    app.command("members", epilog=examples("holdfast cluster members", "holdfast cluster members --json | jq ."))(
+        members
+    )
+    app.command(
+        "add",
+        epilog=examples(
+            "holdfast serve --node n4 --data n4 --peer 10.0.0.8:7000 --join 10.0.0.5:7000   # on the new machine",
+            "holdfast cluster add n4",
+        ),
+    )(add)
+    app.command(
+        "drain",
+        epilog=examples("holdfast cluster drain n2", "holdfast cluster drain n2 --undo", "holdfast cluster members"),
+    )(drain)
+    app.command("remove", epilog=examples("holdfast cluster remove n2", "holdfast cluster remove n2 --no-wait"))(remove)
+    app.command("replace", epilog=examples("holdfast cluster replace n3 n4"))(replace)
+
+
+def members(server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
+    """Show who belongs to the cluster: who votes, learns, is silent, is coming or going, and how far that is."""
+    with session.connected(server) as broker:
+        described = broker.members()
+    if as_json:
+        output.print_json(described)
+    else:
+        _show(described)
+
+
+def add(node: Node, timeout: Timeout = 600.0, server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
+    """Wait until a node that was started with --join votes everywhere. Exit code 1: not within the time."""
+    with session.connected(server) as broker:
+        described = _watch(broker, f"{node} joins", node, _joined, timeout)
+    _tell(described, node, _joined, f"{node} votes in every group", as_json=as_json)
+
+
+def drain(
+    node: Node,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
+    no_wait: NoWait = False,
+    timeout: Timeout = 60.0,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Have a node lead nothing, and be given nothing to lead. It goes on voting and serving."""
+    with session.connected(server) as broker:
+        described = broker.drain_member(node, undo=undo)
+        if not (no_wait or undo):
+            described = _watch(broker, f"{node} hands over", node, _leads_nothing, timeout)
+    done = f"{node} may lead again" if undo else f"{node} leads nothing"
+    _tell(described, node, (lambda *_: (1, 1)) if undo or no_wait else _leads_nothing, done, as_json=as_json)
+
+
+def remove(
+    node: Node,
+    no_wait: NoWait = False,
+    timeout: Timeout = 600.0,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Take a node out: it hands over what it leads, then leaves all groups. Exit code 1: not within the time.
+
+    Refused where the others would be no majority that is up and has everything, and while another node comes or goes.
+    """
+    with session.connected(server) as broker:
+        described = broker.remove_member(node)
+        if not no_wait:
+            described = _watch(broker, f"{node} leaves", node, _left, timeout)
+    _tell(described, node, _left if not no_wait else lambda *_: (1, 1), f"{node} has left", as_json=as_json)
+
+
+def replace(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The node that shall leave.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="One that has joined or is joining.", show_default=False)],
+    no_wait: NoWait = False,
+    timeout: Timeout = 600.0,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Put a node in the place of another one, such as one that is silent for good. Exit code 1: not within the time."""
+    with session.connected(server) as broker:
+        described = broker.replace_member(old, new)
+        if not no_wait:
+            _watch(broker, f"{new} joins", new, _joined, timeout)
+            described = _watch(broker, f"{old} leaves", old, _left, timeout)
+    done = f"{new} has taken the place of {old}"
+    _tell(described, old, _left if not no_wait else lambda *_: (1, 1), done, as_json=as_json)
+
+
+# --- how far it is ----------------------------------------------------------------------------------
+
+# What is done and what there is to do, of a node that may not be listed (yet, or any more).
+HowFar = Callable[["MemberDescription | None"], tuple[int, int]]
+
+
+def _joined(member: MemberDescription | None) -> tuple[int, int]:
+    if member is None or member.state == "removed":
+        return 0, 1
+    if member.is_joining:
+        return min(member.votes_in, member.groups - 1), member.groups
+    return 1, 1
+
+
+def _left(member: MemberDescription | None) -> tuple[int, int]:
+    if member is None or member.state == "removed":
+        return 1, 1
+    return member.groups - member.votes_in, member.groups + 1
+
+
+def _leads_nothing(member: MemberDescription | None) -> tuple[int, int]:
+    if member is None or not member.is_up:
+        return 1, 1
+    led = (member.partitions_led or 0) + member.is_control_leader
+    return max(0, member.groups - led), member.groups
+
+
+def _found(described: MembersDescription, node: str) -> MemberDescription | None:
+    return next((member for member in described.members if member.node == node), None)
+
+
+def _watch(broker: BlockingClient, what: str, node: str, how_far: HowFar, timeout_s: float) -> MembersDescription:
+    """Look until it is done or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    with output.bar() as progress:
+        task = progress.add_task(what, total=None)
+        while True:
+            described = broker.members()
+            done, total = how_far(_found(described, node))
+            progress.update(task, completed=done, total=total)
+            if done >= total or time.monotonic() >= deadline:
+                return described
+            time.sleep(_POLL_S)
+
+
+def _tell(described: MembersDescription, node: str, how_far: HowFar, done: str, *, as_json: bool) -> None:
+    reached, total = how_far(_found(described, node))
+    if as_json:
+        output.print_json(described)
+    elif reached >= total:
+        print(done)
+    else:
+        member = _found(described, node)
+        state = "not known to the cluster" if member is None else member.state
+        output.note(f"holdfast: not yet: {node} is {state}; it goes on, see `holdfast cluster members`")
+    if reached < total:
+        raise typer.Exit(EXIT_NOT_YET)
+
+
+# --- a table ----------------------------------------------------------------------------------------
+
+
+def _show(described: MembersDescription) -> None:
+    table = output.table("node", "state", "silent for", "votes in", "leads", "lag", "peer", numbers=("leads", "lag"))
+    for member in described.members:
+        state = f"[{_COLOURS.get(member.state, 'yellow')}]{member.state}[/]"
+        table.add_row(
+            member.node,
+            f"{state}, takes the place of {member.replaces}" if member.replaces else state,
+            _silence(member.silent_since_ms),
+            cell(None) if member.state == "removed" else f"{member.votes_in} of {member.groups}",
+            cell(member.partitions_led),
+            cell(member.lag),
+            cell(member.address),
+        )
+    console = output.console()
+    console.print(table)
+    if described.changing is not None:
+        console.print(f"{described.changing} is coming or going; one node at a time does.")
+
+
+def _silence(since_ms: int | None) -> str:
+    if since_ms is None:
+        return "-"
+    seconds = max(0, int(time.time() - since_ms / 1000))
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds % 60} s" if minutes else f"{seconds} s"

@@ -1,0 +1,269 @@
+"""Which nodes belong to a cluster: rows that the control log changes, and what each of its groups makes of them.
+
+A row is a node's place. A node without one that votes in the control group is a founder, and belongs to all groups::
+
+    (no row) ──join──▶ JOINING ──settle──▶ VOTER ──leave──▶ LEAVING ──gone──▶ REMOVED ──join──▶ JOINING …
+                          └──────────leave──────────────────────▲
+
+- JOINING: every leader lets the node into its group as a learner, and has it vote there once it has everything.
+  SETTLE is proposed by the leader of the control group when the node votes in all groups, for good.
+- LEAVING: it leads nothing; every leader takes it out of its group while the rest is a majority that has everything.
+  In the control group it stops voting first, and listens until it is out of all others: so it still hears what is
+  decided, and no topic that is made from then on begins with it. GONE is proposed when no group has it any more.
+- REMOVED: which lives of its disk are no member for good. Whoever comes with one of them is told so; the same node
+  with a new life is a newcomer.
+- A node that replaces another is JOINING with that one's name; SETTLE makes the other one LEAVING in the same step.
+- DRAINED is no place of its own: such a node belongs and votes as before, and is not wanted as a leader.
+
+One node at a time is JOINING or LEAVING. The rows are all that a change consists of: nobody keeps it in memory, so it
+goes on under whoever leads next. Crash cases:
+
+- *of the leader of the control group, anywhere*: the next one finds the row and goes on; what the old one proposed
+  stands in the log or not. A command names the row it was made for by its number, so a late copy changes nothing.
+- *of a group's leader, between two steps*: its log has the members of the step or not; the next leader goes on from
+  there. A leader that has not heard of the newest rows takes nobody out on a suspicion: only rows do that.
+- *of the joining node*: the others wait for it. With another disk it is somebody else, who is let in, and the old
+  one is taken out. If it never comes back, LEAVE takes what was let in of it out again.
+- *of the leaving node*: nothing waits for it. When it is back it is told.
+- *of so many others that the rest is no majority*: the step that would need them is not taken until they are back.
+
+A topic that is made meanwhile begins with those who vote in the control group where its creation stands in the log.
+If that is too many or too few, its first leader finds that out from the rows, as for any other group. There is no
+order among the groups for that reason, but for the two ends that are named above, and for one: where a leader is the
+only voter, a second one votes nowhere before it has everything in all groups that this leader has, for then both are
+needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from holdfast.consensus.members import ReplicaId
+from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import life_of, node_of
+from holdfast.model.errors import BadValue, CallerError
+from holdfast.model.member_errors import MembershipChanging, NodeNotFound, WouldLoseQuorum
+
+# So many lives of a node are remembered as gone. They are hexadecimal times, so the newest ones sort last; a disk that
+# was taken out so many times ago is not expected back.
+LIVES_MAX: Final = 64
+
+
+class Place(StrEnum):
+    JOINING = "joining"
+    VOTER = "voter"
+    LEAVING = "leaving"
+    REMOVED = "removed"
+
+
+class Kind(StrEnum):
+    """What a command does to a row."""
+
+    JOIN = "join"
+    SETTLE = "settle"
+    LEAVE = "leave"
+    GONE = "gone"
+    REPLACE = "replace"
+    DRAIN = "drain"
+    UNDRAIN = "undrain"
+
+
+class Member(NamedTuple):
+    """A row. `number` is that of the command which made it so; `replaces` names the node whose place this one takes."""
+
+    node: str
+    place: Place
+    number: int
+    since_ms: int
+    # The lives of its disk with which it left, this time or before: they never come back.
+    lives: tuple[str, ...] = ()
+    replaces: str = ""
+    is_drained: bool = False
+
+
+class Change(NamedTuple):
+    """`expects` is the number of the row that it was made for, 0 for none; `other` is the node that is replaced."""
+
+    kind: Kind
+    node: str
+    expects: int
+    since_ms: int
+    other: str = ""
+
+
+class Membership:
+    """The rows of all nodes that have one. `voters` are always those of the control group where a command stands."""
+
+    def __init__(self, rows: Iterable[Member] = ()) -> None:
+        self.rows = {row.node: row for row in rows}
+
+    # --- facts ------------------------------------------------------------------------------------
+
+    def number_of(self, node: str) -> int:
+        row = self.rows.get(node)
+        return 0 if row is None else row.number
+
+    def place_of(self, node: str, voters: Collection[ReplicaId]) -> Place | None:
+        """`None` for a node that has nothing to do with this cluster."""
+        row = self.rows.get(node)
+        if row is not None:
+            return row.place
+        return Place.VOTER if node in map(node_of, voters) else None
+
+    def wanted(self, voters: Collection[ReplicaId]) -> set[str]:
+        """The nodes that belong to every group."""
+        named = {row.node for row in self.rows.values() if row.place in (Place.JOINING, Place.VOTER)}
+        return named | {node_of(voter) for voter in voters if node_of(voter) not in self.rows}
+
+    def goes(self, replica: ReplicaId) -> bool:
+        """Whether it is to leave the groups it is in. One that nothing is known of stays."""
+        row = self.rows.get(node_of(replica))
+        if row is None:
+            return False
+        return row.place is Place.LEAVING or self.is_removed(replica)
+
+    def is_removed(self, replica: ReplicaId) -> bool:
+        """Whether it is no member for good."""
+        row = self.rows.get(node_of(replica))
+        return row is not None and row.place is not Place.LEAVING and life_of(replica) in row.lives
+
+    def may_lead(self, node: str) -> bool:
+        row = self.rows.get(node)
+        return row is None or not (row.is_drained or row.place in (Place.LEAVING, Place.REMOVED))
+
+    @property
+    def under_way(self) -> Member | None:
+        """The change that is not over."""
+        return next((row for row in self.rows.values() if row.place in (Place.JOINING, Place.LEAVING)), None)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def refusal(self, change: Change, voters: Collection[ReplicaId]) -> CallerError | None:
+        """Why it cannot be made; the same on every node."""
+        row, place = self.rows.get(change.node), self.place_of(change.node, voters)
+        busy = self.under_way
+        if change.kind is Kind.JOIN:
+            if place is Place.LEAVING or (busy is not None and busy.node != change.node):
+                return self._busy()
+            return None
+        if place is None or (place is Place.REMOVED and change.kind is not Kind.GONE):
+            return NodeNotFound(f"{change.node} is no node of this cluster{' any more' if place else ''}")
+        match change.kind:
+            case Kind.LEAVE:
+                if busy is not None and busy.node != change.node:
+                    return self._busy()
+                if self.wanted(voters) <= {change.node}:
+                    return WouldLoseQuorum(f"{change.node} is the last node of this cluster; stop it instead")
+            case Kind.REPLACE:
+                return self._replace_refusal(change, voters)
+            case Kind.DRAIN:
+                if not any(node != change.node and self.may_lead(node) for node in self.wanted(voters)):
+                    return WouldLoseQuorum(f"nobody but {change.node} may lead; drain it when another one may")
+            case Kind.SETTLE if place is not Place.JOINING:
+                return MembershipChanging(f"{change.node} is not joining any more")
+            case Kind.GONE if row is None or place is not Place.LEAVING:
+                return MembershipChanging(f"{change.node} is not leaving any more")
+        return None
+
+    def _replace_refusal(self, change: Change, voters: Collection[ReplicaId]) -> CallerError | None:
+        busy = self.under_way
+        other = self.place_of(change.other, voters)
+        if change.node == change.other:
+            return BadValue(f"{change.node} cannot take its own place; give it an empty disk and start it again")
+        if other is None or other is Place.REMOVED:
+            return NodeNotFound(f"{change.other} is no node of this cluster")
+        if busy is not None and busy.node not in (change.node, change.other):
+            return self._busy()
+        if self.place_of(change.node, voters) is Place.LEAVING or other is Place.JOINING:
+            return self._busy()
+        return None
+
+    def _busy(self) -> MembershipChanging:
+        busy = self.under_way
+        what = "the nodes" if busy is None else f"{busy.node} is {busy.place}, and that"
+        verb = "changed meanwhile; look, then try again" if busy is None else "has to be over first"
+        return MembershipChanging(f"{what} {verb}")
+
+    def apply(self, change: Change, number: int, voters: Collection[ReplicaId], lives: Collection[str]) -> list[Member]:
+        """The rows that it changes. Raises why it cannot be made; one that was made already changes nothing.
+
+        `lives` are those under which the control group knows the node.
+        """
+        if self._is_made(change, voters):
+            return []
+        if change.expects != self.number_of(change.node):
+            raise self._busy()
+        if (refusal := self.refusal(change, voters)) is not None:
+            raise refusal
+        row = self.rows.get(change.node) or Member(change.node, Place.VOTER, 0, 0)
+        row = row._replace(number=number, since_ms=change.since_ms)
+        left = tuple(sorted({*row.lives, *lives})[-LIVES_MAX:])
+        match change.kind:
+            case Kind.JOIN:
+                changed = [row._replace(place=Place.JOINING, replaces="", is_drained=False)]
+            case Kind.SETTLE:
+                changed = [row._replace(place=Place.VOTER, replaces=""), *self._leave(row, number)]
+            case Kind.LEAVE:
+                changed = [row._replace(place=Place.LEAVING, replaces="", lives=left)]
+            case Kind.GONE:
+                changed = [row._replace(place=Place.REMOVED, lives=left, is_drained=False)]
+            case Kind.REPLACE if row.place is Place.JOINING:
+                changed = [row._replace(replaces=change.other)]
+            case Kind.REPLACE:
+                changed = [row, *self._leave(row._replace(replaces=change.other), number)]
+            case _:
+                changed = [row._replace(is_drained=change.kind is Kind.DRAIN)]
+        self.rows |= {row.node: row for row in changed}
+        return changed
+
+    def _leave(self, row: Member, number: int) -> list[Member]:
+        """The node whose place another one has taken."""
+        if not row.replaces:
+            return []
+        old = self.rows.get(row.replaces) or Member(row.replaces, Place.VOTER, 0, 0)
+        if old.place is Place.REMOVED:
+            return []
+        return [old._replace(place=Place.LEAVING, number=number, since_ms=row.since_ms, replaces="")]
+
+    def _is_made(self, change: Change, voters: Collection[ReplicaId]) -> bool:
+        row, place = self.rows.get(change.node), self.place_of(change.node, voters)
+        match change.kind:
+            case Kind.JOIN:
+                return place in (Place.JOINING, Place.VOTER)
+            case Kind.SETTLE:
+                return place is Place.VOTER
+            case Kind.LEAVE:
+                return place is Place.LEAVING
+            case Kind.GONE:
+                return place is Place.REMOVED
+            case Kind.DRAIN | Kind.UNDRAIN:
+                return (row is not None and row.is_drained) == (change.kind is Kind.DRAIN) and place is not None
+            case Kind.REPLACE:
+                old = self.rows.get(change.other)
+                is_noted = row is not None and row.replaces == change.other
+                return is_noted or (old is not None and old.place is Place.LEAVING and place is Place.VOTER)
+
+
+def next_change(membership: Membership, control: Raft, groups: Collection[Raft], since_ms: int) -> Change | None:
+    """What the leader of the control group proposes: that the change under way is over, once it is in every group.
+
+    `groups` are all others, as this node knows them. What is committed in one of them is so for good, whoever leads it.
+    """
+    row = membership.under_way
+    if row is None or control.leading is None or not control.leading.is_settled or not _is_decided(control):
+        return None
+    if row.place is Place.JOINING:
+        # Under one name everywhere: a disk that was lost meanwhile is replaced group by group.
+        names = {voter for voter in control.members.voters if node_of(voter) == row.node}
+        if len(names) == 1 and all(_is_decided(raft) and names <= raft.members.voters for raft in groups):
+            return Change(Kind.SETTLE, row.node, row.number, since_ms)
+        return None
+    votes_here = row.node in map(node_of, control.members.voters)
+    is_elsewhere = any(not _is_decided(raft) or row.node in map(node_of, raft.members.everybody) for raft in groups)
+    return None if votes_here or is_elsewhere else Change(Kind.GONE, row.node, row.number, since_ms)
+
+
+def _is_decided(raft: Raft) -> bool:
+    return raft.members_index <= raft.commit
