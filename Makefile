@@ -19,7 +19,7 @@ CHANGES ?= 500
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 
 demo-cluster: $(VENV)/.broker  ## watch a cluster lose its leader and no message
 	$(BIN)/holdfast demo cluster
+
+demo-membership: $(VENV)/.broker  ## watch nodes join, leave and come back, and subscribers that they call
+	$(BIN)/holdfast demo membership
 
 demo-outage: setup  ## watch a broker lose its database, die too, and lose no message
 	$(BIN)/holdfast demo outage

@@ -237,6 +237,15 @@ TARGETS: tuple[Target, ...] = (
         "%",
     ),
     Target(
+        "cluster-join",
+        "publisher while a fourth node joins, of its rate before",
+        Figure("cluster-join", "Holdfast", "kept_pct"),
+        None,
+        "at least",
+        66.7,
+        "%",
+    ),
+    Target(
         "cluster-idle-cpu",
         "1,000 idle partitions, processor of a node",
         Figure("cluster-idle", "Holdfast", "cpu_pct"),

@@ -78,16 +78,17 @@ class HoldfastCluster:
         return sum(node.running.cpu_s() for node in self.nodes)
 
     def start(self, node: Node) -> None:
-        """Start the process; it is not ready yet."""
+        """Start the process; it is not ready yet. One that is none of the nodes joins them."""
         _ready_path(node).unlink(missing_ok=True)
         peers = ",".join(f"{one.name}={HOST}:{one.peer_port}" for one in self.nodes)
+        others = ("--peers", peers) if node in self.nodes else ("--join", f"{HOST}:{self.nodes[0].peer_port}")
         command = [
             binary() or "holdfast",
             "serve",
             *("--data", str(node.directory / "data")),
             *("--node", node.name),
             *("--peer", f"{HOST}:{node.peer_port}"),
-            *("--peers", peers),
+            *others,
             *("--text", f"{HOST}:{node.text_port}"),
             *("--http", f"{HOST}:{node.http_port}"),
             *("--sync", self.sync),
@@ -149,6 +150,27 @@ class HoldfastCluster:
             return wanted or 1 if node.broker.stored(topic) >= wanted else None
 
         return wait_for(has_all, f"{node.name} to have everything", CAUGHT_UP_TIMEOUT_S)
+
+    @contextmanager
+    def newcomer(self) -> Iterator[Node]:
+        """One more node, which is not started yet; it is ended in any case."""
+        name = f"n{len(self.nodes) + 1}"
+        node = Node(name, self.nodes[0].directory.parent / name)
+        node.directory.mkdir()
+        try:
+            yield node
+        finally:
+            if node.server is not None:
+                stop_all([node.server])
+
+    def wait_until_it_votes(self, node: Node) -> None:
+        """Until it is a member like the others, in every group."""
+
+        def votes() -> bool | None:
+            members = self.nodes[0].ask("/v1/cluster/members")["members"]
+            return any(each["node"] == node.name and each["state"] == "voter" for each in members) or None
+
+        wait_for(votes, f"{node.name} to vote", CAUGHT_UP_TIMEOUT_S)
 
 
 def wait_for(look: Callable[[], Found | None], what: str, timeout_s: float) -> Found:

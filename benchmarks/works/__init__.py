@@ -39,6 +39,7 @@ ALL: tuple[Work, ...] = (
     cluster_failover.KILL,
     cluster_failover.TERM,
     cluster_catch_up.CATCH_UP,
+    cluster_catch_up.JOIN,
     cluster_idle.IDLE,
     queue.APPENDS,
     queue.READS,

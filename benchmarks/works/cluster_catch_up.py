@@ -1,4 +1,4 @@
-"""A node that was away gets what it missed: how fast, and what publishers notice of it.
+"""A node that was away gets what it missed, one that joins gets everything: how fast, and what publishers notice.
 
 The publisher has a fixed rate, half of what the cluster took at full speed just before, so that there is
 something left to be slowed down by and something to catch up with.
@@ -6,12 +6,15 @@ something left to be slowed down by and something to catch up with.
 
 import signal
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from benchmarks.load import batches, pipeline, steady
 from benchmarks.load.background import background
 from benchmarks.load.steady import Answers, Steady
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, holdfast_cluster
+from benchmarks.peers.holdfast_cluster import Node
 from benchmarks.works.cluster_entries import MB_RATE
 
 TIME = "catch_up_s"
@@ -22,6 +25,7 @@ MESSAGE_BYTES = 1_024
 MESSAGES_PER_BATCH = 64
 BATCHES_PER_REQUEST = 4
 REQUEST_MESSAGES = MESSAGES_PER_BATCH * BATCHES_PER_REQUEST
+REQUEST = batches.request(TOPIC, BATCHES_PER_REQUEST, MESSAGES_PER_BATCH, MESSAGE_BYTES)
 MISSED_BYTES = 1_000_000_000
 MISSED_BYTES_QUICK = 10_000_000
 FILL_SECONDS_MAX = 170.0
@@ -41,44 +45,83 @@ def _publish_steadily(load: Steady, seconds: float) -> float:
     return answers.per_s(from_s, until_s)
 
 
-def _run(settings: Settings) -> Measured:
-    missed_bytes = MISSED_BYTES_QUICK if settings.quick else MISSED_BYTES
-    request = batches.request(TOPIC, BATCHES_PER_REQUEST, MESSAGES_PER_BATCH, MESSAGE_BYTES)
-    with holdfast_cluster.serve(settings.directory) as cluster:
-        cluster.create(TOPIC)
-        leader, away = cluster.leader(TOPIC), cluster.follower(TOPIC)
-        full = leader.batches_pipeline(request, REQUEST_MESSAGES, 2, 4, settings.seconds)
-        full_per_s = generate(settings, pipeline.run, full).per_s / REQUEST_MESSAGES
-        load = Steady(leader.http_port, request, REQUEST_MESSAGES, full_per_s * RATE_SHARE)
-        before_per_s = _publish_steadily(load, BEFORE_S_QUICK if settings.quick else BEFORE_S)
+class _Load(NamedTuple):
+    """A publisher at half of what the cluster takes, and what it got while nothing else happened."""
 
-        had = cluster.wait_until_caught_up(away, TOPIC)
-        cluster.end(away, signal.SIGTERM)
-        cluster.reap(away)
-        fill = leader.batches_pipeline(
-            request, REQUEST_MESSAGES, 2, 4, FILL_SECONDS_MAX, messages_max=missed_bytes // MESSAGE_BYTES
-        )
-        generate(settings, pipeline.run, fill)
-        with background(steady.run, load) as running:
-            from_s = time.monotonic()
-            cluster.start(away)
-            has = cluster.wait_until_caught_up(away, TOPIC)
-            until_s = time.monotonic()
-            answers: Answers = running.stop()
+    steady: Steady
+    before_per_s: float
+
+
+def _load(settings: Settings, leader: Node) -> _Load:
+    full = leader.batches_pipeline(REQUEST, REQUEST_MESSAGES, 2, 4, settings.seconds)
+    full_per_s = generate(settings, pipeline.run, full).per_s / REQUEST_MESSAGES
+    load = Steady(leader.http_port, REQUEST, REQUEST_MESSAGES, full_per_s * RATE_SHARE)
+    return _Load(load, _publish_steadily(load, BEFORE_S_QUICK if settings.quick else BEFORE_S))
+
+
+def _fill(settings: Settings, leader: Node) -> float:
+    """Store what somebody else will have to get; how much that is, in GB."""
+    wanted_bytes = MISSED_BYTES_QUICK if settings.quick else MISSED_BYTES
+    fill = leader.batches_pipeline(
+        REQUEST, REQUEST_MESSAGES, 2, 4, FILL_SECONDS_MAX, messages_max=wanted_bytes // MESSAGE_BYTES
+    )
+    generate(settings, pipeline.run, fill)
+    return wanted_bytes / 1e9
+
+
+def _measured(load: _Load, get: Callable[[], int], what: str) -> Measured:
+    """While the publisher goes on, somebody gets so many messages."""
+    with background(steady.run, load.steady) as running:
+        from_s = time.monotonic()
+        messages = get()
+        until_s = time.monotonic()
+        answers: Answers = running.stop()
     during_per_s = answers.per_s(from_s, until_s)
     seconds = until_s - from_s
     figures = {
         TIME: seconds,
-        MB_RATE: (has - had) * MESSAGE_BYTES / 1e6 / seconds,
-        KEPT: 100 * during_per_s / before_per_s,
+        MB_RATE: messages * MESSAGE_BYTES / 1e6 / seconds,
+        KEPT: 100 * during_per_s / load.before_per_s,
     }
     request_mb = REQUEST_MESSAGES * MESSAGE_BYTES / 1e6
     note = (
-        f"{missed_bytes / 1e9:g} GB missed, start of the process included; publisher sent "
-        f"{load.requests_per_s * request_mb:.0f} MB/s, got {before_per_s * request_mb:.0f} before, "
+        f"{what}, start of the process included; publisher sent "
+        f"{load.steady.requests_per_s * request_mb:.0f} MB/s, got {load.before_per_s * request_mb:.0f} before, "
         f"{during_per_s * request_mb:.0f} meanwhile"
     )
     return Measured(figures, note)
+
+
+def _run_catch_up(settings: Settings) -> Measured:
+    with holdfast_cluster.serve(settings.directory) as cluster:
+        cluster.create(TOPIC)
+        leader, away = cluster.leader(TOPIC), cluster.follower(TOPIC)
+        load = _load(settings, leader)
+        had = cluster.wait_until_caught_up(away, TOPIC)
+        cluster.end(away, signal.SIGTERM)
+        cluster.reap(away)
+        missed_gb = _fill(settings, leader)
+
+        def get() -> int:
+            cluster.start(away)
+            return cluster.wait_until_caught_up(away, TOPIC) - had
+
+        return _measured(load, get, f"{missed_gb:g} GB missed")
+
+
+def _run_join(settings: Settings) -> Measured:
+    with holdfast_cluster.serve(settings.directory) as cluster, cluster.newcomer() as newcomer:
+        cluster.create(TOPIC)
+        leader = cluster.leader(TOPIC)
+        load = _load(settings, leader)
+        filled_gb = _fill(settings, leader)
+
+        def get() -> int:
+            cluster.start(newcomer)
+            cluster.wait_until_it_votes(newcomer)
+            return cluster.wait_until_caught_up(newcomer, TOPIC)
+
+        return _measured(load, get, f"{filled_gb:g} GB and more to copy")
 
 
 CATCH_UP = Work(
@@ -88,5 +131,15 @@ CATCH_UP = Work(
     better="lower",
     reference=LINE,
     once=True,
-    contenders=(Contender(LINE, holdfast.NAME, "1 KiB messages, 64 KiB batches", _run),),
+    contenders=(Contender(LINE, holdfast.NAME, "1 KiB messages, 64 KiB batches", _run_catch_up),),
+)
+
+JOIN = Work(
+    name="cluster-join",
+    title="Three nodes: a fourth one joins, gets everything and votes, under a publisher with a fixed rate",
+    figure=TIME,
+    better="lower",
+    reference=LINE,
+    once=True,
+    contenders=(Contender(LINE, holdfast.NAME, "1 KiB messages, 64 KiB batches", _run_join),),
 )

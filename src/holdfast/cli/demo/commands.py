@@ -242,6 +242,63 @@ def outage(
     _conclude_with_picture("outage", score, outage_timeline.drawn(score), shown, out, as_json=as_json)
 
 
+@app.command(
+    "membership",
+    epilog=examples(
+        "holdfast demo membership",
+        "holdfast demo membership --scene dynamic-membership --scene fault-tolerance",
+        "holdfast demo membership --json",
+    ),
+)
+def membership(
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="basic, one-subscriber, two-subscribers, fault-tolerance, dynamic-membership or "
+            "same-election-timeout; all of them if none is named.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Play the scenes of a cluster whose nodes come and go, live: subscribers, a dead leader, a node that joins.
+
+    Real brokers on free ports, which call subscribers at their own addresses. Each line is what a node logged, or what
+    a publisher or subscriber says, in words that can be compared with those of small Raft brokers.
+
+    Exit code 1: a scene did not show what it is for.
+    """
+    from holdfast.cli.demo.membership_play import SCENES, MembershipPlay
+
+    wanted = scene or list(SCENES)
+    for name in wanted:
+        if name not in SCENES:
+            raise typer.BadParameter(f"there is no scene {name}; there are {', '.join(SCENES)}", param_hint="--scene")
+    play = MembershipPlay(lambda line: None if as_json else print(line, flush=True))
+    play.perform(wanted)
+    is_passed = all(each.is_passed for each in play.scenes)
+    if as_json:
+        scenes = [
+            {
+                "scene": each.name,
+                "passed": each.is_passed,
+                "checks": [{"what": check.what, "holds": check.holds} for check in each.checks],
+            }
+            for each in play.scenes
+        ]
+        output.print_json({"passed": is_passed, "scenes": scenes})
+    else:
+        table = output.table("scene", "shown", "holds")
+        for each in play.scenes:
+            for check in each.checks:
+                table.add_row(each.name, check.what, "[green]yes[/green]" if check.holds else "[red]no[/red]")
+        console = output.console()
+        console.print()
+        console.print(table)
+    if not is_passed:
+        raise typer.Exit(EXIT_LOST)
+
+
 def _conclude_with_picture(
     name: str,
     score: ClusterScore | FailoverScore | OutageScore,
