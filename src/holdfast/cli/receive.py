@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,15 +14,16 @@ from holdfast.cli import output
 from holdfast.cli.options import JsonLines, examples
 
 if TYPE_CHECKING:
-    from holdfast.client import ReceivedMessage
+    from holdfast.client import BlockingReceiver, ReceivedMessage
 
 EXAMPLES = examples(
     "holdfast receive 127.0.0.1:9000",
     "holdfast receive 127.0.0.1:9000 --json --count 10",
 )
-# What a shell reports for a program that a closed pipe ended, and for one that was interrupted.
+# What a shell reports for a program that a closed pipe ended, for one that was interrupted, and that was terminated.
 _EXIT_PIPE_CLOSED: Final = 141
 _EXIT_INTERRUPTED: Final = 130
+_EXIT_TERMINATED: Final = 143
 
 
 def receive(
@@ -35,20 +37,34 @@ def receive(
     """
     from holdfast.client import BlockingReceiver
 
-    printed = 0
+    signal.signal(signal.SIGTERM, _leave)
     try:
         with BlockingReceiver(address) as receiver:
             output.note(f"holdfast: listening at {receiver.address}")
-            for message in receiver:
-                _print(message, as_json=as_json)
-                printed += 1
-                if printed == count:
-                    break
+            _print_all(receiver, count, as_json=as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_EXIT_PIPE_CLOSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(_EXIT_INTERRUPTED) from None
+
+
+def _leave(signum: int, frame: object) -> None:
+    sys.exit(_EXIT_TERMINATED)
+
+
+def _print_all(receiver: BlockingReceiver, count: int | None, *, as_json: bool) -> None:
+    printed = 0
+    try:
+        for message in receiver:
+            _print(message, as_json=as_json)
+            printed += 1
+            if printed == count:
+                break
+    finally:
+        # Also where it is interrupted; one that is not printed comes again.
+        if receiver.handed_out == printed:
+            receiver.done()
 
 
 def _print(message: ReceivedMessage, *, as_json: bool) -> None:
