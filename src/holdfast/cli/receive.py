@@ -20,10 +20,9 @@ EXAMPLES = examples(
     "holdfast receive 127.0.0.1:9000",
     "holdfast receive 127.0.0.1:9000 --json --count 10",
 )
-# What a shell reports for a program that a closed pipe ended, for one that was interrupted, and that was terminated.
+# What a shell reports for a program that a closed pipe ended, and for one that a signal did.
 _EXIT_PIPE_CLOSED: Final = 141
-_EXIT_INTERRUPTED: Final = 130
-_EXIT_TERMINATED: Final = 143
+_EXIT_SIGNAL: Final = 128
 
 
 def receive(
@@ -37,32 +36,45 @@ def receive(
     """
     from holdfast.client import BlockingReceiver
 
-    signal.signal(signal.SIGTERM, _leave)
+    leaving = _Leaving()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, leaving.on_signal)
     try:
         with BlockingReceiver(address) as receiver:
             output.note(f"holdfast: listening at {receiver.address}")
-            _print_all(receiver, count, as_json=as_json)
+            _print_all(receiver, leaving, count, as_json=as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_EXIT_PIPE_CLOSED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
-def _leave(signum: int, frame: object) -> None:
-    sys.exit(_EXIT_TERMINATED)
+class _Leaving:
+    """Signals end it between two messages, so that it is known what was printed; a second one ends it anywhere."""
+
+    def __init__(self) -> None:
+        self.is_printing = False
+        self.code: int | None = None
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        is_second, self.code = self.code is not None, _EXIT_SIGNAL + signum
+        if is_second or not self.is_printing:
+            sys.exit(self.code)
 
 
-def _print_all(receiver: BlockingReceiver, count: int | None, *, as_json: bool) -> None:
+def _print_all(receiver: BlockingReceiver, leaving: _Leaving, count: int | None, *, as_json: bool) -> None:
     printed = 0
     try:
         for message in receiver:
+            leaving.is_printing = True
             _print(message, as_json=as_json)
             printed += 1
+            leaving.is_printing = False
+            if leaving.code is not None:
+                sys.exit(leaving.code)
             if printed == count:
                 break
     finally:
-        # Also where it is interrupted; one that is not printed comes again.
+        # One that is not printed comes again.
         if receiver.handed_out == printed:
             receiver.done()
 

@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
 def plain_lines(topic: bytes, batches: Sequence[Buffer], start: Offset, bytes_max: int) -> Iterator[Lines]:
     """The messages of some batches from an offset on, in pieces; a message that is larger is a piece of its own."""
-    around = len(b"MESSAGE||\n") + len(topic)
+    around = len(b"MESSAGE_BASE64||\n") + len(topic)
     for parts, next_offset in _pieces(batches, start, around, bytes_max, with_ids=False):
         values = [value for part in parts for value in part.values[part.begin : part.end]]
         yield Lines(STANDARD.lines(topic, values) if values else b"", len(values), next_offset)
@@ -74,7 +74,7 @@ def numbered_lines(
     topic: bytes, token: str, partition: int, batches: Sequence[Buffer], start: Offset, bytes_max: int
 ) -> Iterator[Lines]:
     """The same with where each stands."""
-    around = len(b"MESSAGE_AT||||||\n") + len(topic) + len(token) + _NUMBERS_BYTES
+    around = len(b"MESSAGE_AT_BASE64||||||\n") + len(topic) + len(token) + _NUMBERS_BYTES
     for parts, next_offset in _pieces(batches, start, around, bytes_max, with_ids=True):
         lines: list[bytes] = []
         for head, values, ids, begin, end in parts:
