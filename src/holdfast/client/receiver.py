@@ -9,7 +9,7 @@
 
 A message counts as processed when the next one is asked for, and is acknowledged then, many together. Several nodes
 may be connected, and after a failover one of them sends again what another has sent: what has a number is handed out
-once, for as long as the receiver lives.
+once, for as long as the receiver runs.
 """
 
 from __future__ import annotations
