@@ -114,16 +114,21 @@ async def test_receivers_take_no_more_sockets_than_they_may_and_give_them_back()
         await reader.read()
 
     dialer = Dialer(EVERYWHERE, 1)
+
+    class Counted(asyncio.Protocol):
+        def connection_made(self, transport: object) -> None:
+            dialer.opened()
+
     nobody = parse_callback_address(f"127.0.0.1:{free_port()}")
     async with listening(sleep) as address:
         for _ in range(3):
             with pytest.raises(ConnectionLost, match="refused"):
-                await dialer.connect(nobody, asyncio.Protocol)
-        await dialer.connect(parse_callback_address(address), asyncio.Protocol)
+                await dialer.connect(nobody, Counted)
+        await dialer.connect(parse_callback_address(address), Counted)
         with pytest.raises(ConnectionLost, match="ulimit"):
-            await dialer.connect(parse_callback_address(address), asyncio.Protocol)
+            await dialer.connect(parse_callback_address(address), Counted)
         dialer.hung_up()
-        await dialer.connect(parse_callback_address(address), asyncio.Protocol)
+        await dialer.connect(parse_callback_address(address), Counted)
 
 
 async def test_a_receiver_that_comes_and_goes_gives_its_socket_back(broker: Serving) -> None:
@@ -136,7 +141,7 @@ async def test_a_receiver_that_comes_and_goes_gives_its_socket_back(broker: Serv
             await until_state(broker, "connected")
         await until_state(broker, "waiting")
     await broker.http("DELETE", "/v1/topics/orders", expect=204)
-    await until(lambda: deliveries._dialer._connections == 0, "no socket is counted")
+    await until(lambda: deliveries._dialer._connections == deliveries._dialer._attempts == 0, "no socket is counted")
 
 
 async def test_thousands_that_are_away_are_not_all_tried_at_once() -> None:
@@ -179,6 +184,17 @@ def test_the_windows_of_a_node_have_a_bound_of_their_own() -> None:
     windows[1].sent(0, Offset(0), Offset(1), 1, 77)
     windows[1].clear()
     assert budget.size == 0
+
+
+def test_what_was_sent_of_a_partition_before_another_node_had_it_moves_nothing() -> None:
+    window = Window(Budget())
+    window.sent(0, Offset(0), Offset(4), 4, 40)
+    window.sent(1, Offset(0), Offset(4), 4, 40)
+    window.disown(0)
+    window.sent(0, Offset(2), Offset(3), 1, 10)
+    assert window.acknowledged(2) == {}
+    assert window.acknowledged(4) == {1: 2}
+    assert window.acknowledged(3) == {0: 3, 1: 4}
 
 
 VALUES = st.lists(st.one_of(st.binary(max_size=30), st.sampled_from([b"", b"\n", b"x" * 400])), min_size=1, max_size=12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.model.ids import Offset
 from holdfast.model.limits import (
@@ -13,6 +13,8 @@ from holdfast.model.limits import (
     CALLBACK_WINDOWS_BYTES_MAX,
 )
 from holdfast.wire.callbacks import too_many_acks
+
+_NOBODYS: Final = -1
 
 
 class _Sent(NamedTuple):
@@ -65,6 +67,12 @@ class Window:
     def has_room(self) -> bool:
         return self.size < self._budget.share and self._budget.has_room
 
+    def disown(self, partition: int) -> None:
+        """What was sent of a partition says nothing of where it stands any more, and is still to be acknowledged."""
+        self._sent = deque(
+            each._replace(partition=_NOBODYS) if each.partition == partition else each for each in self._sent
+        )
+
     def clear(self) -> None:
         """Nothing of it is under way any more: the connection is over."""
         self._budget.size -= self.size
@@ -92,10 +100,11 @@ class Window:
             self._budget.size -= oldest.size
             self.acknowledged_bytes += oldest.size
             places[oldest.partition] = oldest.next_offset
+        places.pop(_NOBODYS, None)
         self._done = left
         if left:
             oldest = self._sent[0]
             # Only where each of its messages has the offset after the one before it.
-            if oldest.next_offset - oldest.first == oldest.messages:
+            if oldest.partition != _NOBODYS and oldest.next_offset - oldest.first == oldest.messages:
                 places[oldest.partition] = Offset(oldest.first + left)
         return places

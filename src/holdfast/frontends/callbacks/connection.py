@@ -23,8 +23,12 @@ class Owner(Protocol):
 
     def on_room(self) -> None: ...
     def on_lost(self, connection: ReceiverConnection, why: str, *, is_nonsense: bool) -> None: ...
+    def on_opened(self) -> None:
+        """It holds a socket, also where nobody waits for it any more."""
+        ...
+
     def on_hung_up(self) -> None:
-        """It holds no socket any more; told for every one that was made."""
+        """It holds no socket any more."""
         ...
 
 
@@ -43,6 +47,7 @@ class ReceiverConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._owner.on_opened()
         self._transport.set_write_buffer_limits(high=SUBSCRIBER_BUFFER_BYTES_MAX)
         self.write = self._transport.write
 

@@ -30,6 +30,7 @@ class Dialer:
     def __init__(self, policy: CallbackPolicy, connections_max: int) -> None:
         self._policy = policy
         self._connections_max = connections_max
+        self._attempts = 0
         self._connections = 0
         self._resolver = Resolver()
         self._next_turn_s = 0.0
@@ -44,25 +45,27 @@ class Dialer:
     async def connect(self, address: CallbackAddress, make: Callable[[], P]) -> P:
         """Raises `CallbackRefused` where it may not go there, `ConnectionLost` where nobody is there.
 
-        Whoever has the connection says when it is `hung_up`.
+        The protocol says when it has a socket (`opened`), and when it has none any more (`hung_up`).
         """
         self._policy.check(address)
-        if self._connections >= self._connections_max:
+        if self._attempts + self._connections >= self._connections_max:
             raise ConnectionLost(
                 f"this node has {self._connections} connections to receivers, and no files for more; raise ulimit -n"
             )
-        self._connections += 1
+        self._attempts += 1
         try:
             return await self._connect(address, make)
-        except BaseException as error:
-            self.hung_up()
-            if isinstance(error, TimeoutError):
-                raise ConnectionLost(f"{address} does not answer") from None
-            if isinstance(error, OSError):
-                raise ConnectionLost(f"{address}: {_reason(error)}") from error
-            if isinstance(error, UnicodeError):
-                raise ConnectionLost(f"{address.host} is no name that can be looked up") from error
-            raise
+        except TimeoutError:
+            raise ConnectionLost(f"{address} does not answer") from None
+        except OSError as error:
+            raise ConnectionLost(f"{address}: {_reason(error)}") from error
+        except UnicodeError as error:
+            raise ConnectionLost(f"{address.host} is no name that can be looked up") from error
+        finally:
+            self._attempts -= 1
+
+    def opened(self) -> None:
+        self._connections += 1
 
     def hung_up(self) -> None:
         self._connections -= 1

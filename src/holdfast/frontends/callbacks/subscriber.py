@@ -87,6 +87,8 @@ class Subscriber:
 
     def attach(self, number: int, feed: Feeding, position: Offset) -> None:
         """Deliver a partition from here on."""
+        # It may have been another node's meanwhile, which gave the same offsets to other messages.
+        self._window.disown(number)
         self.feeds[number] = feed
         self.positions[number] = self.acked[number] = self.stored[number] = position
         if self._connecting is None and self._connection is None:
@@ -218,6 +220,9 @@ class Subscriber:
             if is_good and not is_nonsense:
                 self._away_since_s, self._pause_s = None, _PAUSE_S_MIN
             self._again(why, "refused" if is_nonsense else "waiting")
+
+    def on_opened(self) -> None:
+        self._dialer.opened()
 
     def on_hung_up(self) -> None:
         self._dialer.hung_up()
