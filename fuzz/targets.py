@@ -58,7 +58,7 @@ def text_answers(data: bytes) -> None:
 
 def callback_lines(data: bytes) -> None:
     """What a receiver answers, and what it takes from whoever connects to it."""
-    for parse in (callbacks.count_acks, callbacks.parse_messages):
+    for parse in (lambda lines: callbacks.count_acks(lines, len(lines)), callbacks.parse_messages):
         with contextlib.suppress(HoldfastError):
             found = parse(data + b"\n")
             assert not isinstance(found, int) or found > 0, "whoever answers at all acknowledges something"

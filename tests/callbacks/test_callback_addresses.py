@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.callback_addresses import CallbackPolicy, default_name, parse_callback_address
+from holdfast.frontends.callbacks.dialing import Dialer
 from holdfast.model.errors import BadValue, CallbackRefused, ConfigError
 from holdfast.node.config import Config
 from tests.callbacks.receivers import listening
@@ -100,6 +101,39 @@ def test_a_broker_that_others_reach_connects_to_nothing_on_its_own_machine() -> 
             Config(**listens).checked().callback_policy.check_ip(here)
 
 
+def test_a_broker_behind_one_that_passes_on_what_others_ask_for_is_not_local() -> None:
+    policy = Config(http_host_names=["broker.example.org"]).checked().callback_policy
+    with pytest.raises(CallbackRefused):
+        policy.check_ip(ip_address("127.0.0.1"))
+
+
+def test_where_nothing_is_allowed_nobody_subscribes_in_vain() -> None:
+    for networks in ([], ["local"]):
+        policy = CallbackPolicy(networks, port_min=1024, is_local=False)
+        with pytest.raises(CallbackRefused, match="connects to nobody"):
+            policy.check(parse_callback_address("receiver.example.org:9000"))
+
+
+async def test_an_address_of_the_internet_that_is_this_machine_is_not_open_to_everybody() -> None:
+    async def sleep(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    class Everywhere(CallbackPolicy):
+        """As if the addresses of this machine were such."""
+
+        def check_ip(self, ip: object) -> None:
+            pass
+
+    async with listening(sleep) as address:
+        for networks, is_local in ((["public"], True), (["public", "local"], False)):
+            with pytest.raises(CallbackRefused, match="this machine"):
+                policy = Everywhere(networks, port_min=1024, is_local=is_local)
+                await Dialer(policy, 10).connect(parse_callback_address(address), asyncio.Protocol)
+        for networks, is_local in ((["public", "local"], True), (["127.0.0.0/8"], False)):
+            policy = Everywhere(networks, port_min=1024, is_local=is_local)
+            await Dialer(policy, 10).connect(parse_callback_address(address), asyncio.Protocol)
+
+
 def test_a_network_that_is_none_stops_the_broker_at_its_start() -> None:
     for wrong in ("10.0.0.1/8", "everything", "10.0.0.0/99", ""):
         with pytest.raises(ConfigError, match="network"):
@@ -121,6 +155,8 @@ def test_a_network_that_is_none_stops_the_broker_at_its_start() -> None:
         "[::1:9000",
         "[x]:9000",
         "a\n:1",
+        "a..b:9000",
+        "x" * 64 + ".example.org:9000",
     ],
 )
 def test_what_is_no_address_is_said_to_be_none(wrong: str) -> None:

@@ -44,7 +44,7 @@ async def test_a_receiver_that_answers_each_line_gets_every_message_in_order(bro
         found = await standing(broker)
         assert (found["state"], found["lost"], found["callback"]) == ("connected", 0, receiver.address)
         cursors = await broker.http("GET", "/v1/topics/orders/cursors")
-        assert [(each["name"], each["lag"]) for each in cursors["cursors"]] == [(found["name"], 0)]
+        assert [(each["name"], each["lag"]) for each in cursors["cursors"]] == [("callback:" + found["name"], 0)]
 
 
 async def test_a_receiver_that_was_away_gets_what_it_missed_in_order(broker: Serving) -> None:
@@ -219,7 +219,7 @@ async def test_a_cursor_that_somebody_moves_back_is_followed(broker: Serving) ->
         await broker.publish(b"orders", payloads(5))
         await receiver.got(5)
         await until_acknowledged(broker)
-        await broker.http("PUT", "/v1/topics/orders/cursors/billing", {"to": 3})
+        await broker.http("PUT", "/v1/topics/orders/cursors/callback:billing", {"to": 3})
         assert await receiver.got(7) == messages("orders", 5) + messages("orders", 2, 3)
 
 

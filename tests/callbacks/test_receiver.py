@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.client import BlockingReceiver, Receiver, connect_blocking
+from holdfast.client.receiver import _Seen
 from holdfast.model.errors import ConfigError
 from holdfast.testing import LocalCluster
 from tests.support.broker_process import BrokerProcess, free_port, wait_until
-from tests.text.in_process.talk import Serving, Talk, address_of
+from tests.text.in_process.talk import Serving, Talk, address_of, until
 
 
 async def dial(receiver: Receiver) -> Talk:
@@ -52,6 +57,52 @@ async def test_what_another_node_sends_again_is_handed_out_once_and_acknowledged
         assert acknowledged == 4
         receiver.done()
         assert await second.line() == b"ACK|1"
+
+
+async def test_one_that_is_slow_is_believed_what_it_did_though_all_came_again() -> None:
+    async with Receiver("127.0.0.1:0") as receiver:
+        async with await dial(receiver) as first:
+            first.send(*map(at, range(10)))
+            await receiver.get()
+        async with await dial(receiver) as second:
+            second.send(*map(at, range(10)))
+            assert [(await receiver.get()).value for _ in range(8)][-1] == b"m8"
+            acknowledged = 0
+            while acknowledged < 8:
+                acknowledged += int((await second.line()).removeprefix(b"ACK|"))
+            assert acknowledged == 8
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(1, 12)), max_size=12), st.data())
+def test_whatever_comes_again_each_message_has_the_number_it_came_with(
+    stretches: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    streams = [_Seen(), _Seen()]
+    numbers: dict[tuple[int, int], int] = {}
+    processed = 0
+    for stream, first, count in stretches:
+        for offset in range(first, first + count):
+            seen, before = streams[stream].number_of(offset), numbers.get((stream, offset))
+            if before is None:
+                assert seen is None
+                numbers[stream, offset] = len(numbers) + 1
+                streams[stream].add(offset, len(numbers), processed)
+            else:
+                # Of those that are processed only this matters.
+                assert seen == before or (seen is not None and max(seen, before) <= processed)
+            if data.draw(st.booleans()):
+                processed = data.draw(st.integers(processed, len(numbers)))
+
+
+async def test_of_too_many_streams_the_one_that_rested_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.client.receiver._STREAMS_MAX", 2)
+    async with Receiver("127.0.0.1:0") as receiver, await dial(receiver) as broker:
+        for stream in (1, 2, 1, 3, 1, 4):
+            broker.send(at(0, stream=stream))
+            await until(lambda wanted=b"%d" % stream: wanted in {key[0] for key in receiver._seen}, "it came")  # type: ignore[misc]
+        broker.send(at(0, stream=1), at(1, stream=1))
+        got = [await receiver.get() for _ in range(5)]
+        assert [each.offset for each in got] == [0, 0, 0, 0, 1]
 
 
 async def test_partitions_and_a_topic_that_was_created_anew_are_told_apart() -> None:
@@ -138,6 +189,45 @@ def test_kill_of_the_node_that_delivers_loses_nothing_and_shows_nothing_twice() 
         wait_until(lambda: broker.subscriptions("orders")[0].behind <= 1, "the cursor")
         (found,) = broker.subscriptions("orders")
         assert (found.lost, found.name) == (0, "billing")
+
+
+def test_a_plain_receiver_misses_nothing_when_the_node_that_delivers_is_killed() -> None:
+    count = 2000
+    with (
+        LocalCluster(nodes=3) as cluster,
+        BlockingReceiver("127.0.0.1:0") as receiver,
+        cluster.connect_blocking() as broker,
+    ):
+        broker.create_topic("orders", partitions=1)
+        broker.subscribe_callback("orders", receiver.address, name="billing", format="plain")
+        broker.publish_many("orders", [str(number) for number in range(count // 2)], partition=0, retry_safe=True)
+        got = [int(receiver.get().value) for _ in range(100)]
+        cluster.kill(cluster.leader("orders", 0))
+        rest = [str(number) for number in range(count // 2, count)]
+        broker.publish_many("orders", rest, partition=0, retry_safe=True)
+        while got[-1] != count - 1:
+            got.append(int(receiver.get().value))
+        # Some may come again, from where the cursor stood on; none is missing, and nothing is passed over.
+        assert set(got) == set(range(count))
+        assert all(after <= before + 1 for before, after in pairwise(got))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_was_printed_is_acknowledged_when_receive_is_ended(tmp_path: Path, signum: int, code: int) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "holdfast.cli", "receive", address]
+    with (
+        BrokerProcess(tmp_path / "data") as broker,
+        connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as receiving,
+    ):
+        client.subscribe_callback("orders", address, name="billing")
+        client.publish_many("orders", ["a", "b", "c"])
+        assert receiving.stdout is not None
+        assert [receiving.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+        receiving.send_signal(signum)
+        assert receiving.wait(20) == code
+        wait_until(lambda: client.subscriptions("orders")[0].behind == 0, "the cursor")
 
 
 def test_commands_subscribe_receive_list_and_remove(tmp_path: Path) -> None:

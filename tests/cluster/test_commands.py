@@ -59,10 +59,10 @@ FROZEN: list[tuple[Command, str]] = [
         "91981ea66f7264657273a27431a762696c6c696e670203099193a27231a13802",
     ),
     (
-        AddCallback(ORDERS, "t1", BILLING, "h:1", "numbered", AT),
-        "919714a66f7264657273a27431a762696c6c696e67a3683a31a86e756d6265726564cf0000018bcfe56800",
+        AddCallback(ORDERS, "t1", BILLING, "h:1", "numbered", AT, TopicName("done"), "t2", {0: Offset(7)}),
+        "919a14a66f7264657273a27431a762696c6c696e67a3683a31a86e756d6265726564cf0000018bcfe56800a4646f6e65a27432810007",
     ),
-    (RemoveCallback(ORDERS, "t1", BILLING, TopicName("done")), "919515a66f7264657273a27431a762696c6c696e67a4646f6e65"),
+    (RemoveCallback(ORDERS, BILLING, 5, TopicName("done")), "919515a66f7264657273a762696c6c696e6705a4646f6e65"),
     (
         MoveCallback(ORDERS, BILLING, 5, TopicName("done"), "t2", {0: Offset(7)}, {1: 2}),
         "919816a66f7264657273a762696c6c696e6705a4646f6e65a27432810007810102",

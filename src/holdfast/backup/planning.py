@@ -17,6 +17,7 @@ from holdfast.backup.format import CursorBackup, Manifest, PartitionBackup, Topi
 from holdfast.client.api import Api
 from holdfast.client.transactions import Writers, ask_writers
 from holdfast.model.errors import BackupUnusable, NotSupported, RemoteError, TopicNotFound
+from holdfast.model.names import CALLBACK_PREFIX
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 # Questions that are under way at once.
@@ -110,7 +111,7 @@ async def _topic(api: Api, topic: TopicDescription) -> TopicBackup | None:
 
 
 def clipped(cursors: Sequence[CursorDescription], topics: Sequence[TopicBackup]) -> list[CursorBackup]:
-    """Cursors of these topics, none of them behind what the backup holds."""
+    """Cursors of these topics, none of them behind what the backup holds. A callback's would stand for nobody."""
     ends = {(topic.topic, each.partition): each.end for topic in topics for each in topic.partitions}
     known = {topic.topic for topic in topics}
     return [
@@ -123,7 +124,7 @@ def clipped(cursors: Sequence[CursorDescription], topics: Sequence[TopicBackup])
             },
         )
         for cursor in cursors
-        if cursor.topic in known
+        if cursor.topic in known and not cursor.name.startswith(CALLBACK_PREFIX)
     ]
 
 

@@ -251,7 +251,7 @@ class Broker:
         return found
 
     def describe_cursor(self, topic: str, name: str) -> CursorDescription:
-        return self.cursor_claims.describe(self._delivered(topic), names.cursor_name(name))
+        return self.cursor_claims.describe(self._delivered(topic), names.place_name(name))
 
     async def open_cursor(self, topic: str, name: str, start: str | int | Mapping[int, Offset]) -> dict[int, Offset]:
         """Where a named reader stands; one that is new stands at `start`, durably."""
@@ -358,7 +358,7 @@ class Broker:
         self, topic: str, name: str, to: str | int, partition: int | None = None
     ) -> CursorDescription:
         """Move a named reader anywhere, or make it there."""
-        delivered, cursor = self._delivered(topic), names.cursor_name(name)
+        delivered, cursor = self._delivered(topic), names.place_name(name)
         if partition is None:
             positions = await self.positions(delivered.name, to)
         else:
@@ -367,7 +367,7 @@ class Broker:
         return self.cursor_claims.describe(delivered, cursor)
 
     async def delete_cursor(self, topic: str, name: str) -> None:
-        description = self.describe_cursor(topic, name)
+        description = self.describe_cursor(topic, names.cursor_name(name))
         self.cursor_claims.evict((description.topic, description.name))
         await self.backend.delete_cursor(description.topic, description.name)
 

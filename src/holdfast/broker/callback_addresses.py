@@ -19,6 +19,7 @@ IpAddress = IPv4Address | IPv6Address
 PUBLIC: Final = "public"
 LOCAL: Final = "local"
 _HOST_BYTES_MAX: Final = 253
+_LABEL_MAX: Final = 63
 _PORT_MAX: Final = 65535
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\.?\Z")
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
@@ -61,7 +62,8 @@ def parse_callback_address(text: str) -> CallbackAddress:
             return CallbackAddress(str(IPv6Address(host[1:-1].partition("%")[0])), int(port))
         except ValueError:
             raise _bad_address(text) from None
-    if len(host) > _HOST_BYTES_MAX or not _HOST.match(host):
+    labels = host.removesuffix(".").split(".")
+    if len(host) > _HOST_BYTES_MAX or not _HOST.match(host) or not all(0 < len(each) <= _LABEL_MAX for each in labels):
         raise _bad_address(text)
     return CallbackAddress(host.lower(), int(port))
 
@@ -74,7 +76,7 @@ def default_name(address: CallbackAddress) -> str:
     """The name of a subscription that was given none: the same for the same address."""
     ip = address.ip
     host = ip.exploded.replace(":", "") if isinstance(ip, IPv6Address) else address.host.rstrip(".")
-    return f"callback.{host[:180]}_{address.port}"
+    return f"{host[:180]}_{address.port}"
 
 
 class CallbackPolicy:
@@ -83,6 +85,7 @@ class CallbackPolicy:
     def __init__(self, networks: Sequence[str], *, port_min: int, is_local: bool) -> None:
         self._port_min = port_min
         self._allows_public = PUBLIC in networks
+        self._allows_own = LOCAL in networks and is_local
         self._networks: list[IPv4Network | IPv6Network] = []
         for text in networks:
             if text == LOCAL:
@@ -97,6 +100,11 @@ class CallbackPolicy:
 
     def check(self, address: CallbackAddress) -> None:
         """Raises `CallbackRefused`; of a name, only its port is known."""
+        if not self._networks and not self._allows_public:
+            raise CallbackRefused(
+                "this broker connects to nobody: callback_networks names no network that counts here; add one, on "
+                "every node"
+            )
         if address.port < self._port_min:
             raise CallbackRefused(
                 f"port {address.port} is below {self._port_min}, where callbacks may go; take another port, or set "
@@ -110,6 +118,14 @@ class CallbackPolicy:
         if not all(self._is_allowed(each) for each in _meant(ip)):
             raise CallbackRefused(
                 f"callbacks may not go to {ip}: it is not in callback_networks; add its network there, on every node"
+            )
+
+    def check_own(self, ip: IpAddress) -> None:
+        """Raises `CallbackRefused` unless it may be one of this machine's addresses, though others could reach it."""
+        if not self._allows_own and not all(_is_in(each, self._networks) for each in _meant(ip)):
+            raise CallbackRefused(
+                f"callbacks may not go to {ip}: it is this machine, and callback_networks does not name its network; "
+                "add it there"
             )
 
     def _is_allowed(self, ip: IpAddress) -> bool:

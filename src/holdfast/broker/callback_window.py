@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.model.errors import BadCommand
 from holdfast.model.ids import Offset
-from holdfast.model.limits import CALLBACK_WINDOW_BYTES_MAX
+from holdfast.model.limits import (
+    CALLBACK_PIECE_BYTES_MAX,
+    CALLBACK_WINDOW_BYTES_MAX,
+    CALLBACK_WINDOWS_BYTES,
+    CALLBACK_WINDOWS_BYTES_MAX,
+)
+from holdfast.wire.callbacks import too_many_acks
+
+_NOBODYS: Final = -1
 
 
 class _Sent(NamedTuple):
@@ -20,30 +27,69 @@ class _Sent(NamedTuple):
     size: int
 
 
+class Budget:
+    """What all windows of a node hold together. Each may hold its share, so that none is kept waiting by others.
+
+    Only messages that are larger than a share can fill it; then those who are sent nothing wait for the others.
+    """
+
+    def __init__(self) -> None:
+        self.receivers = 0
+        self.size = 0
+
+    @property
+    def share(self) -> int:
+        return min(CALLBACK_WINDOW_BYTES_MAX, CALLBACK_WINDOWS_BYTES // max(1, self.receivers))
+
+    @property
+    def piece(self) -> int:
+        """The most that is written at once, of messages that are not larger."""
+        return min(CALLBACK_PIECE_BYTES_MAX, self.share)
+
+    @property
+    def has_room(self) -> bool:
+        return self.size < CALLBACK_WINDOWS_BYTES_MAX
+
+
 class Window:
     """Of one connection: acknowledgements come in the order of what was sent, and name nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self._sent: deque[_Sent] = deque()
         # Of the oldest of them, so many messages are acknowledged.
         self._done = 0
         self.messages = 0
         self.size = 0
+        self.acknowledged_bytes = 0
 
     @property
     def has_room(self) -> bool:
-        return self.size < CALLBACK_WINDOW_BYTES_MAX
+        return self.size < self._budget.share and self._budget.has_room
+
+    def disown(self, partition: int) -> None:
+        """What was sent of a partition says nothing of where it stands any more, and is still to be acknowledged."""
+        self._sent = deque(
+            each._replace(partition=_NOBODYS) if each.partition == partition else each for each in self._sent
+        )
+
+    def clear(self) -> None:
+        """Nothing of it is under way any more: the connection is over."""
+        self._budget.size -= self.size
+        self._sent.clear()
+        self._done = self.messages = self.size = self.acknowledged_bytes = 0
 
     def sent(self, partition: int, first: Offset, next_offset: Offset, messages: int, size: int) -> None:
         """Where no message was left, as behind a damaged stretch, the place still moves with those before."""
         self._sent.append(_Sent(partition, first, next_offset, messages, size))
         self.messages += messages
         self.size += size
+        self._budget.size += size
 
     def acknowledged(self, count: int) -> dict[int, Offset]:
         """The new places, by partition. Raises `BadCommand`, and counts nothing, beyond what was sent."""
         if count > self.messages:
-            raise BadCommand(f"the receiver acknowledged {count} messages, and {self.messages} were under way")
+            raise too_many_acks(count, self.messages)
         self.messages -= count
         places: dict[int, Offset] = {}
         left = self._done + count
@@ -51,11 +97,14 @@ class Window:
             oldest = self._sent.popleft()
             left -= oldest.messages
             self.size -= oldest.size
+            self._budget.size -= oldest.size
+            self.acknowledged_bytes += oldest.size
             places[oldest.partition] = oldest.next_offset
+        places.pop(_NOBODYS, None)
         self._done = left
         if left:
             oldest = self._sent[0]
             # Only where each of its messages has the offset after the one before it.
-            if oldest.next_offset - oldest.first == oldest.messages:
+            if oldest.partition != _NOBODYS and oldest.next_offset - oldest.first == oldest.messages:
                 places[oldest.partition] = Offset(oldest.first + left)
         return places

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from holdfast.broker.callback_addresses import CallbackPolicy, default_name, parse_callback_address
 from holdfast.model import names
 from holdfast.model.callbacks import Callback, CallbackDelivery, CallbackDescription, CallbackFormat, DeliveryState
-from holdfast.model.errors import NotFound, NotSupported, SubscriptionNotFound, Unavailable
+from holdfast.model.errors import NotFound, NotSupported, SubscriptionNotFound, TooManySubscriptions, Unavailable
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
+from holdfast.model.limits import CALLBACKS_MAX
+from holdfast.model.topics import Topic
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
 
 _BEST_FIRST: Final[tuple[DeliveryState, ...]] = ("connected", "waiting", "refused")
+
+
+def too_many() -> TooManySubscriptions:
+    return TooManySubscriptions(f"a cluster delivers to {CALLBACKS_MAX} callbacks; remove one that is not needed")
 
 
 class CallbackStore(Protocol):
@@ -30,29 +36,28 @@ class CallbackStore(Protocol):
 
     def callback(self, topic: TopicName, name: CursorName) -> Callback | None: ...
 
-    async def add(self, callback: Callback) -> None:
-        """Durable on return; takes the place of one of the same name. Raises `TooManySubscriptions`."""
+    async def add(self, callback: Callback, delivered: Topic, positions: Mapping[int, Offset]) -> None:
+        """Durable on return. One of the same name is delivered elsewhere from now on, and a new one begins there.
+
+        Raises `TooManySubscriptions`, and leaves nothing behind then.
+        """
         ...
 
-    async def remove(self, topic: TopicName, name: CursorName, delivered: TopicName) -> None:
-        """Its cursor, in the topic whose messages it gets, goes with it. Raises `SubscriptionNotFound`."""
+    async def remove(self, callback: Callback, delivered: TopicName) -> None:
+        """Its cursor, in the topic whose messages it gets, goes with it; another one of its name stays."""
         ...
 
     def move(
-        self, callback: Callback, delivered: TopicName, positions: Mapping[int, Offset], lost: Mapping[int, int]
+        self, callback: Callback, delivered: Topic, positions: Mapping[int, Offset], lost: Mapping[int, int]
     ) -> asyncio.Future[None]:
-        """What is below these offsets was acknowledged, or is `lost`; never moves back, nor one that was removed."""
+        """What is below these offsets was acknowledged, or is `lost`. Never moves back.
+
+        Raises `SubscriptionNotFound` for one that was removed, or whose cursor somebody moved.
+        """
         ...
 
-    def watch(
-        self,
-        on_change: Callable[[TopicName, CursorName | None], None],
-        on_seek: Callable[[TopicName, CursorName], None],
-    ) -> None:
-        """Call `on_change` from now on for a subscription that changes, without a name for all of a topic.
-
-        And `on_seek` for a cursor that somebody moved, in the topic whose messages are delivered.
-        """
+    def watch(self, on_change: Callable[[TopicName, CursorName], None]) -> None:
+        """Call back from now on for a subscription that comes, goes, changes or is to begin anew at its cursor."""
         ...
 
     def tell_with(self, tell: Callable[[], list[CallbackDelivery]]) -> None:
@@ -95,17 +100,22 @@ class Callbacks:
         self._policy.check(wanted)
         cursor = names.cursor_name(default_name(wanted) if name is None else name)
         broker = self._broker
+        await broker.backend.catch_up_cursors()
+        if store.callback(checked, cursor) is None and len(store.callbacks()) >= CALLBACKS_MAX:
+            raise too_many()
         delivered = broker.delivers_from(checked)
         # As of now, and not of when the topic is made or the others are heard.
         if start == "latest" and broker.backend.topic(delivered) is None:
             start = "earliest"
         place = (broker.end_positions(delivered) or start) if start == "latest" else start
-        for each in dict.fromkeys((checked, delivered)):
-            await broker.ensure_topic(each)
-        # First: whoever delivers begins at it.
-        await broker.open_cursor(checked, cursor, place)
+        await broker.ensure_topic(checked)
+        source = await broker.ensure_topic(delivered)
+        positions = await broker.positions(delivered, place) if isinstance(place, str | int) else place
+        broker.cursor_claims.check(source, positions)
         await store.add(
-            Callback(topic=checked, name=cursor, address=str(wanted), format=format, created_ms=self._now_ms())
+            Callback(topic=checked, name=cursor, address=str(wanted), format=format, created_ms=self._now_ms()),
+            source,
+            positions,
         )
         made = store.callback(checked, cursor)
         if made is None:
@@ -116,20 +126,22 @@ class Callbacks:
         """Raises `SubscriptionNotFound`."""
         store = self._served()
         checked, cursor = names.topic_name(topic), names.cursor_name(name)
-        if store.callback(checked, cursor) is None:
-            await self._broker.backend.catch_up_cursors()
-        await store.remove(checked, cursor, self._broker.delivers_from(checked))
+        await self._broker.backend.catch_up_cursors()
+        callback = store.callback(checked, cursor)
+        if callback is None:
+            raise SubscriptionNotFound(f"there is no subscription {cursor} to {checked}; `holdfast subscriptions list`")
+        await store.remove(callback, self._broker.delivers_from(checked))
 
     async def unsubscribe_address(self, topic: str, address: str) -> None:
         """All of a topic's subscriptions that go to an address. Raises `SubscriptionNotFound`."""
         store = self._served()
         checked, wanted = names.topic_name(topic), str(parse_callback_address(address))
         await self._broker.backend.catch_up_cursors()
-        found = [each.name for each in store.callbacks() if each.topic == checked and each.address == wanted]
+        found = [each for each in store.callbacks() if each.topic == checked and each.address == wanted]
         if not found:
             raise SubscriptionNotFound(f"no subscription to {checked} goes to {wanted}")
-        for name in found:
-            await store.remove(checked, name, self._broker.delivers_from(checked))
+        for callback in found:
+            await store.remove(callback, self._broker.delivers_from(checked))
 
     async def describe(self, topic: str | None = None) -> list[CallbackDescription]:
         """All there are, or those of a topic, by topic and name."""
@@ -149,7 +161,9 @@ class Callbacks:
 
     def _described(self, callback: Callback, deliveries: list[CallbackDelivery]) -> CallbackDescription:
         try:
-            behind = self._broker.describe_cursor(callback.topic, callback.name).lag
+            delivered = self._broker.delivers_from(callback.topic)
+            place = names.callback_place(callback.topic, callback.name, delivered)
+            behind = self._broker.describe_cursor(callback.topic, place).lag
         except NotFound:
             behind = 0  # its topic, or its cursor, is being deleted
         states = [each.state for each in deliveries] or ["waiting"]

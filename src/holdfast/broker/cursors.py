@@ -68,14 +68,12 @@ class Cursors:
 
     def make(self, topic: Topic, name: CursorName, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
         """A new cursor; where it is made twice at once, both end up at the same place or later."""
-        for number, offset in positions.items():
-            self._check(topic, number, offset)
+        self.check(topic, positions)
         return self._backend.set_cursor(topic.name, name, positions, only_forward=True)
 
     def seek(self, topic: Topic, name: CursorName, positions: Mapping[int, Offset]) -> asyncio.Future[None]:
         """Move anywhere: somebody asked for it. Whoever reads through it now has to begin again."""
-        for number, offset in positions.items():
-            self._check(topic, number, offset)
+        self.check(topic, positions)
         # First, for whoever is evicted stores how far it came.
         self.evict((topic.name, name))
         return self._backend.set_cursor(topic.name, name, positions)
@@ -94,6 +92,11 @@ class Cursors:
     def release(self, claim: Claim, on_lost: Callable[[], None]) -> None:
         if self._claims.get(claim) is on_lost:
             del self._claims[claim]
+
+    def check(self, topic: Topic, positions: Mapping[int, Offset]) -> None:
+        """Raises `PartitionNotFound`, `BadValue` for a place that is not in the topic."""
+        for number, offset in positions.items():
+            self._check(topic, number, offset)
 
     def _check(self, topic: Topic, number: int, offset: Offset) -> None:
         if not 0 <= number < topic.config.partitions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,15 +14,15 @@ from holdfast.cli import output
 from holdfast.cli.options import JsonLines, examples
 
 if TYPE_CHECKING:
-    from holdfast.client import ReceivedMessage
+    from holdfast.client import BlockingReceiver, ReceivedMessage
 
 EXAMPLES = examples(
     "holdfast receive 127.0.0.1:9000",
     "holdfast receive 127.0.0.1:9000 --json --count 10",
 )
-# What a shell reports for a program that a closed pipe ended, and for one that was interrupted.
+# What a shell reports for a program that a closed pipe ended, and for one that a signal did.
 _EXIT_PIPE_CLOSED: Final = 141
-_EXIT_INTERRUPTED: Final = 130
+_EXIT_SIGNAL: Final = 128
 
 
 def receive(
@@ -35,20 +36,47 @@ def receive(
     """
     from holdfast.client import BlockingReceiver
 
-    printed = 0
+    leaving = _Leaving()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, leaving.on_signal)
     try:
         with BlockingReceiver(address) as receiver:
             output.note(f"holdfast: listening at {receiver.address}")
-            for message in receiver:
-                _print(message, as_json=as_json)
-                printed += 1
-                if printed == count:
-                    break
+            _print_all(receiver, leaving, count, as_json=as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_EXIT_PIPE_CLOSED) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
+
+
+class _Leaving:
+    """Signals end it between two messages, so that it is known what was printed; a second one ends it anywhere."""
+
+    def __init__(self) -> None:
+        self.is_printing = False
+        self.code: int | None = None
+
+    def on_signal(self, signum: int, frame: object) -> None:
+        is_second, self.code = self.code is not None, _EXIT_SIGNAL + signum
+        if is_second or not self.is_printing:
+            sys.exit(self.code)
+
+
+def _print_all(receiver: BlockingReceiver, leaving: _Leaving, count: int | None, *, as_json: bool) -> None:
+    printed = 0
+    try:
+        for message in receiver:
+            leaving.is_printing = True
+            _print(message, as_json=as_json)
+            printed += 1
+            leaving.is_printing = False
+            if leaving.code is not None:
+                sys.exit(leaving.code)
+            if printed == count:
+                break
+    finally:
+        # One that is not printed comes again.
+        if receiver.handed_out == printed:
+            receiver.done()
 
 
 def _print(message: ReceivedMessage, *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from holdfast.model.cluster import ClusterDescription, GroupDescription, Members
 from holdfast.model.errors import RemoteError
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.messages import BatchPublished
-from holdfast.model.names import cursor_name, topic_name
+from holdfast.model.names import place_name, topic_name
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 Place = str | int
@@ -210,7 +210,7 @@ def _topic_path(topic: str) -> str:
 
 
 def _cursor_path(topic: str, name: str) -> str:
-    return f"{_topic_path(topic)}/cursors/{cursor_name(name)}"
+    return f"{_topic_path(topic)}/cursors/{place_name(name)}"
 
 
 def _decoded(response: Response, shape: type[T]) -> T:

@@ -25,6 +25,7 @@ class BlockingReceiver:
         self._wanted = address
         self._thread = LoopThread()
         self._ready: deque[ReceivedMessage] = deque()
+        self.handed_out = 0
         self._unsaid = 0
         self._said_s = 0.0
         try:
@@ -47,9 +48,15 @@ class BlockingReceiver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None and self._thread.is_running:
-            self._thread.run(self._done(self._unsaid))
+        if self._thread.is_running:
+            # The one that was worked on when an error came is not processed; those before it are.
+            self._thread.run(self._done(self._unsaid if error is None else self._unsaid - 1))
         self.close()
+
+    def done(self) -> None:
+        """Everything that was handed out is processed; asking for more says the same."""
+        self._thread.run(self._done(self._unsaid))
+        self._unsaid, self._said_s = 0, time.monotonic()
 
     def close(self) -> None:
         """Listen no more, and hang up. What is not processed comes again, to whoever listens there next."""
@@ -70,10 +77,11 @@ class BlockingReceiver:
             self._ready += self._thread.run(self._receiver.get_many(_TAKE_MESSAGES_MAX))
             self._unsaid, self._said_s = 0, time.monotonic()
         elif time.monotonic() - self._said_s > _TELL_S:
-            self._thread.run(self._done(self._unsaid))
-            self._unsaid, self._said_s = 0, time.monotonic()
+            self.done()
+        self.handed_out += 1
         self._unsaid += 1
         return self._ready.popleft()
 
     async def _done(self, count: int) -> None:
-        self._receiver.done(count)
+        if count > 0:
+            self._receiver.done(count)

@@ -9,7 +9,7 @@
 
 A message counts as processed when the next one is asked for, and is acknowledged then, many together. Several nodes
 may be connected, and after a failover one of them sends again what another has sent: what has a number is handed out
-once, for as long as the receiver lives.
+once, for as long as the receiver runs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -37,8 +38,10 @@ _BUFFER_BYTES_MAX: Final = 8 * MIB
 _LINE_BYTES_MAX: Final = 2 * BATCH_BYTES_MAX
 # One for each node and subscription.
 _CONNECTIONS_MAX: Final = 4_096
-# Streams and partitions whose last offset is remembered; with more, the one that came first is forgotten.
+# Streams and partitions of which it is remembered what came; with more, the one that rested longest is forgotten.
 _STREAMS_MAX: Final = 100_000
+# Of each so many runs: as many as there are messages in the smallest lines that wait to be handed out.
+_RUNS_MAX: Final = 300_000
 # Acknowledgements are gathered so long while there is more to hand out.
 _GATHER_S: Final = 0.005
 # So many are handed out before the loop gets to read and to acknowledge.
@@ -91,15 +94,67 @@ class ReceivedMessage:
         return f"<ReceivedMessage {self.topic} {where}: {self.value[:40]!r}>"
 
 
+class _Run:
+    """Messages of one stream with offsets that follow one another, as their numbers do."""
+
+    __slots__ = ("end", "first", "number")
+
+    def __init__(self, first: int, number: int) -> None:
+        self.first, self.end = first, first + 1
+        self.number = number
+
+    def last_number(self) -> int:
+        return self.number + self.end - self.first - 1
+
+
+class _Seen:
+    """What came of one stream. Somebody may begin before what came first, so it is not enough to keep the highest."""
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+
+    def _place(self, offset: int) -> int:
+        """Of the last run that does not begin behind an offset; -1 if all do."""
+        if self._runs and self._runs[-1].first <= offset:
+            return len(self._runs) - 1  # as almost always
+        return bisect_right(self._runs, offset, key=lambda run: run.first) - 1
+
+    def number_of(self, offset: int) -> int | None:
+        """The number of a message that came before."""
+        place = self._place(offset)
+        if place >= 0 and offset < (run := self._runs[place]).end:
+            return run.number + offset - run.first
+        return None
+
+    def add(self, offset: int, number: int, processed: int) -> None:
+        place, runs = self._place(offset), self._runs
+        if place >= 0 and (run := runs[place]).end == offset and run.last_number() + 1 == number:
+            run.end += 1
+            return
+        runs.insert(place + 1, _Run(offset, number))
+        # Of those that are processed it does not matter which number they had.
+        while place > 0 and runs[place - 1].end == runs[place].first:
+            before, run = runs[place - 1], runs[place]
+            if before.last_number() > processed or run.last_number() > processed:
+                break
+            del runs[place]
+            before.end = run.end
+            before.number = min(before.number, processed - (before.end - before.first) + 1)
+            place -= 1
+        if len(runs) > _RUNS_MAX:
+            del runs[0]
+
+
 class _Connection(asyncio.Protocol):
     """One broker that sends."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._half_line = bytearray()
-        # How many lines there are, and the number of the message that the last of them waits for. Of new ones the
-        # numbers follow one another; of those that came before, all wait for the same.
-        self._unacknowledged: deque[tuple[int, int, bool]] = deque()
+        # How many lines there are whose messages have numbers that follow one another, and the last of these.
+        self._unacknowledged: deque[tuple[int, int]] = deque()
         self._done_of_first = 0
         self.transport: asyncio.Transport
 
@@ -130,20 +185,20 @@ class _Connection(asyncio.Protocol):
         _log.warning("closed a connection from %s: %s", self.transport.get_extra_info("peername"), why)
         self.transport.abort()
 
-    def owe(self, lines: int, number: int, *, is_new: bool) -> None:
-        self._unacknowledged.append((lines, number, is_new))
+    def owe(self, lines: int, number: int) -> None:
+        self._unacknowledged.append((lines, number))
 
     def acknowledge(self, processed: int) -> None:
         """Say how much of what came here is done, given the number of the last message that is."""
         count = 0
         while self._unacknowledged:
-            lines, number, is_new = self._unacknowledged[0]
+            lines, number = self._unacknowledged[0]
             if number <= processed:
                 count += lines - self._done_of_first
                 self._done_of_first = 0
                 self._unacknowledged.popleft()
                 continue
-            if is_new and (done := processed - (number - lines)) > self._done_of_first:
+            if (done := processed - (number - lines)) > self._done_of_first:
                 count += done - self._done_of_first
                 self._done_of_first = done
             break
@@ -161,7 +216,8 @@ class Receiver:
         self._queue: deque[tuple[Received, int]] = deque()
         self._queued_bytes = 0
         self._is_reading = True
-        self._last: dict[_StreamKey, tuple[int, int]] = {}
+        # The one that came last is the last.
+        self._seen: dict[_StreamKey, _Seen] = {}
         # Numbers of messages, in the order they came: the last that came, was handed out, and is processed.
         self._arrived_number = 0
         self._handed_out = 0
@@ -275,34 +331,35 @@ class Receiver:
     def _arrived(self, connection: _Connection, messages: list[Received], size: int) -> None:
         """Keep what is new, and remember for whom each line waits."""
         each_bytes = size // len(messages)
-        fresh = 0
+        key: _StreamKey | None = None
+        lines = last = 0
         for message in messages:
+            number = None
             if message.stream:
-                key = (message.stream, message.partition, message.topic)
-                offset, number = self._last.get(key, (-1, 0))
-                if message.offset <= offset:
-                    # It is processed when the newest of its stream is, which stands behind it.
-                    fresh = self._owe_new(connection, fresh)
-                    connection.owe(1, number, is_new=False)
-                    continue
-                self._last[key] = (message.offset, self._arrived_number + 1)
-            self._arrived_number += 1
-            fresh += 1
-            self._queue.append((message, each_bytes))
-            self._queued_bytes += each_bytes
-        self._owe_new(connection, fresh)
-        while len(self._last) > _STREAMS_MAX:
-            del self._last[next(iter(self._last))]
+                if (message.stream, message.partition, message.topic) != key:
+                    key = (message.stream, message.partition, message.topic)
+                    seen = self._seen.pop(key, None) or _Seen()
+                    self._seen[key] = seen  # behind all others
+                number = seen.number_of(message.offset)
+            if number is None:
+                self._arrived_number += 1
+                number = self._arrived_number
+                if message.stream:
+                    seen.add(message.offset, number, self._processed)
+                self._queue.append((message, each_bytes))
+                self._queued_bytes += each_bytes
+            if number != last + 1 and lines:
+                connection.owe(lines, last)
+                lines = 0
+            lines, last = lines + 1, number
+        connection.owe(lines, last)
+        while len(self._seen) > _STREAMS_MAX:
+            del self._seen[next(iter(self._seen))]
         if self._queue:
             self._news.set()
         self._flush_soon()
         if self._is_reading and self._queued_bytes > _BUFFER_BYTES_MAX:
             self._read(False)
-
-    def _owe_new(self, connection: _Connection, fresh: int) -> int:
-        if fresh:
-            connection.owe(fresh, self._arrived_number, is_new=True)
-        return 0
 
     def _read(self, is_reading: bool) -> None:
         self._is_reading = is_reading

@@ -15,7 +15,10 @@ DeliveryState = Literal["connected", "waiting", "refused"]
 
 
 class Callback(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription, as all nodes know it. `number` tells it from every other, also one of the same name."""
+    """One subscription, as all nodes know it.
+
+    `number` tells it from every other, also one of the same name, and from itself before somebody moved its cursor.
+    """
 
     topic: TopicName
     name: CursorName

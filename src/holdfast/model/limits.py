@@ -45,8 +45,16 @@ SUBSCRIBER_BUFFER_BYTES_MAX: Final = 256 * KIB
 
 # Each is an open connection on every node that leads a part of its topic, and an attempt a second while it is away.
 CALLBACKS_MAX: Final = 4_096
-# Sent to a receiver and not acknowledged, before no more is sent. One more read may be added to it.
+# Sent to a receiver and not acknowledged, before no more is sent. One more piece may be added to it.
 CALLBACK_WINDOW_BYTES_MAX: Final = 1 * MIB
+# Lines that are written at once, so that a window is not far exceeded and others get their turn.
+CALLBACK_PIECE_BYTES_MAX: Final = 256 * KIB
+# All windows of a node share this, 32 KiB for each of as many as there may be; as they may be exceeded by a message
+# of any size, nothing is sent to anybody beyond the second.
+CALLBACK_WINDOWS_BYTES: Final = 128 * MIB
+CALLBACK_WINDOWS_BYTES_MAX: Final = 512 * MIB
+# A node tries to connect so often, all receivers that are away taken together.
+CALLBACK_ATTEMPTS_PER_S: Final = 500
 # What is not acknowledged for so long is sent again, over another connection.
 CALLBACK_ACK_TIMEOUT_MS: Final = 30_000
 # Below are the well-known services, whose protocols a line of text might mean something in.

@@ -18,6 +18,8 @@ from holdfast.model.limits import (
 INTERNAL_PREFIX: Final = ".holdfast."
 # Of an internal topic: what stands below this cursor is done with, and is deleted.
 DONE_CURSOR: Final = CursorName("holdfast.done")
+# What begins with it is where a callback stands: everybody may look at it and move it, nobody else reads through it.
+CALLBACK_PREFIX: Final = "callback:"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ALLOWED = "letters, digits, '.', '_' and '-'"
@@ -52,9 +54,36 @@ def writer_name(text: str) -> WriterName:
 
 def cursor_name(text: str) -> CursorName:
     """Return `text` as the name of a cursor (a durable subscription) or raise `BadCursorName`."""
+    if text.startswith(CALLBACK_PREFIX):
+        raise BadCursorName(
+            f"{_shown(text)} is where a callback stands, and only its receiver reads through it; seek moves it, and "
+            "`holdfast subscriptions remove` removes it with its subscription"
+        )
     if not text or len(text) > CURSOR_NAME_BYTES_MAX or not _NAME.match(text):
         raise BadCursorName(f"the name {_shown(text)} is not allowed; use 1 to {CURSOR_NAME_BYTES_MAX} of {_ALLOWED}")
     return CursorName(text)
+
+
+def place_name(text: str) -> CursorName:
+    """The same, or where a callback stands: for those who look at a place or move it."""
+    for part in text.removeprefix(CALLBACK_PREFIX).split(":", 1):
+        cursor_name(part)
+    if ":" in text and not text.startswith(CALLBACK_PREFIX):
+        cursor_name(text)
+    return CursorName(text)
+
+
+def callback_place(topic: TopicName, name: CursorName, delivered: TopicName) -> CursorName:
+    """Where a subscription to a topic stands in the one whose messages it gets."""
+    return CursorName(CALLBACK_PREFIX + (name if topic == delivered else f"{topic}:{name}"))
+
+
+def callback_at(delivered: TopicName, place: CursorName) -> tuple[TopicName, CursorName] | None:
+    """The topic and the name of the subscription that stands there, if the place is that of one."""
+    if not place.startswith(CALLBACK_PREFIX):
+        return None
+    topic, _, name = place.removeprefix(CALLBACK_PREFIX).rpartition(":")
+    return TopicName(topic) if topic else delivered, CursorName(name)
 
 
 def message_id(text: str) -> MessageId:

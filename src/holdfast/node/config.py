@@ -319,9 +319,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def callback_policy(self) -> CallbackPolicy:
         listens = [parse_address("", each)[0] for each in (self.text, self.http, self.queen, self.peer) if each]
-        return CallbackPolicy(
-            self.callback_networks, port_min=self.callback_port_min, is_local=all(map(_is_loopback, listens))
-        )
+        # Who gives it other names has somebody in front of it that passes on what others ask for.
+        is_local = all(map(_is_loopback, listens)) and not self.http_host_names
+        return CallbackPolicy(self.callback_networks, port_min=self.callback_port_min, is_local=is_local)
 
     @property
     def processor_spec(self) -> ProcessorSpec | None:

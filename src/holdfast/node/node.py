@@ -141,6 +141,7 @@ class Node:
                 callbacks,
                 config.callback_policy,
                 ack_timeout_s=config.callback_ack_timeout_ms / 1000,
+                connections_max=self._files_max // 5,
                 log=log.warning,
             )
             self.deliveries.start()
@@ -177,8 +178,8 @@ class Node:
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config
-        # A quarter of the files for each kind of connection and for partitions; the rest is for what they need.
-        connections_max = min(config.connections_max, self._files_max // 4)
+        # A fifth of the files for each kind of connection and for partitions; the rest is for what they need.
+        connections_max = min(config.connections_max, self._files_max // 5)
         if connections_max < config.connections_max:
             say = log.warning if connections_max < _FEW_CONNECTIONS else log.debug
             say("fewer_connections", wanted=config.connections_max, served=connections_max, hint="raise ulimit -n")

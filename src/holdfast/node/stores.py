@@ -118,7 +118,7 @@ class ClusterStore:
             now_ms=now_ms,
             segment_bytes=config.segment_bytes,
             default_retention=config.default_topic,
-            partitions_max=min(PARTITIONS_MAX, files_max // 4),
+            partitions_max=min(PARTITIONS_MAX, files_max // 5),
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
             pair=config.pair_settings if config.plain_partner is None else None,

@@ -10,9 +10,9 @@ and in the format `numbered`::
     MESSAGE_AT|<stream>|<partition>|<offset>|<id>|<topic>|<payload>
     MESSAGE_AT_BASE64|<stream>|<partition>|<offset>|<id>|<topic>|<base64>
 
-Within one `<stream>` and partition, an offset stands for one message for ever; who keeps the highest one of each has
-seen everything up to there. A topic that is deleted and created again is another stream. `<id>` is the publisher's,
-written as in MESSAGE_ID, or empty.
+Within one `<stream>` and partition, an offset stands for one message for ever: the stream is the topic's token, drawn
+when it was made, and the epoch in which the message was stored. `<id>` is the publisher's, written as in MESSAGE_ID, or
+empty.
 
 The receiver answers, in the order of the lines::
 
@@ -24,10 +24,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.model.errors import BadCommand
+from holdfast.model.ids import Offset
 from holdfast.wire import record_batch
 from holdfast.wire.text import STANDARD, encode_id
 
@@ -36,46 +37,87 @@ ACK_LINE_BYTES_MAX: Final = 24
 _ACK: Final = b"ACK\n"
 _COUNTED = re.compile(rb"ACK(?:\|([1-9][0-9]{0,9}))?\r?\Z")
 _SHOWN_BYTES: Final = 60
+# Room for an epoch, a partition and an offset.
+_NUMBERS_BYTES: Final = 35
 _ESCAPED = re.compile(rb"%(25|7C|0A|0D)")
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Lines(NamedTuple):
-    """Messages as lines, and how many they are."""
+    """Messages as lines, how many they are, and where the next ones begin."""
 
     data: bytes
     messages: int
+    next_offset: Offset
 
 
-def plain_lines(topic: bytes, batches: Sequence[Buffer], skip: int) -> Lines:
-    """All messages of some batches but for the first `skip`."""
-    values = [value for batch in batches for value in record_batch.decode_values(batch)]
-    del values[:skip]
-    return Lines(STANDARD.lines(topic, values) if values else b"", len(values))
+class _Part(NamedTuple):
+    """Messages of one batch, from one of its values up to another."""
+
+    head: record_batch.BatchHeader
+    values: list[bytes]
+    ids: list[bytes]
+    begin: int
+    end: int
+
+
+def plain_lines(topic: bytes, batches: Sequence[Buffer], start: Offset, bytes_max: int) -> Iterator[Lines]:
+    """The messages of some batches from an offset on, in pieces; a message that is larger is a piece of its own."""
+    around = len(b"MESSAGE_BASE64||\n") + len(topic)
+    for parts, next_offset in _pieces(batches, start, around, bytes_max, with_ids=False):
+        values = [value for part in parts for value in part.values[part.begin : part.end]]
+        yield Lines(STANDARD.lines(topic, values) if values else b"", len(values), next_offset)
 
 
 def numbered_lines(
-    topic: bytes, stream_number: int, partition: int, batches: Sequence[Buffer], skip: int, *, is_epoch_told: bool
-) -> Lines:
-    """The same with where each stands. `is_epoch_told`: two nodes may have stored different messages at one offset."""
-    lines: list[bytes] = []
+    topic: bytes, token: str, partition: int, batches: Sequence[Buffer], start: Offset, bytes_max: int
+) -> Iterator[Lines]:
+    """The same with where each stands."""
+    around = len(b"MESSAGE_AT_BASE64||||||\n") + len(topic) + len(token) + _NUMBERS_BYTES
+    for parts, next_offset in _pieces(batches, start, around, bytes_max, with_ids=True):
+        lines: list[bytes] = []
+        for head, values, ids, begin, end in parts:
+            before = b"|%b.%d|%d|" % (token.encode(), head.leader_epoch, partition)
+            lines += [
+                b"MESSAGE_AT%b%d|%b|%b|%b\n" % (before, offset, message_id, topic, value)
+                if b"\n" not in value
+                else b"MESSAGE_AT_BASE64%b%d|%b|%b|%b\n" % (before, offset, message_id, topic, base64.b64encode(value))
+                for offset, message_id, value in zip(
+                    range(head.base_offset + begin, head.base_offset + end),
+                    ids[begin:end],
+                    values[begin:end],
+                    strict=True,
+                )
+            ]
+        yield Lines(b"".join(lines), len(lines), next_offset)
+
+
+def _pieces(
+    batches: Sequence[Buffer], start: Offset, around: int, bytes_max: int, *, with_ids: bool
+) -> Iterator[tuple[list[_Part], Offset]]:
+    """What goes together, `around` being what surrounds each value, and where the next ones begin."""
+    parts: list[_Part] = []
+    size, next_offset = 0, start
     for batch in batches:
-        head = record_batch.header(batch)
-        stream = b"%d.%d" % (stream_number, head.leader_epoch) if is_epoch_told else b"%d" % stream_number
-        before = b"|%b|%d|" % (stream, partition)
-        ids = _ids(batch, head.record_count)
-        values = record_batch.decode_values(batch)
-        lines += [
-            b"MESSAGE_AT%b%d|%b|%b|%b\n" % (before, offset, message_id, topic, value)
-            if b"\n" not in value
-            else b"MESSAGE_AT_BASE64%b%d|%b|%b|%b\n" % (before, offset, message_id, topic, base64.b64encode(value))
-            for offset, message_id, value in zip(
-                range(head.base_offset, head.base_offset + len(values)), ids, values, strict=True
-            )
-        ]
-    del lines[:skip]
-    return Lines(b"".join(lines), len(lines))
+        head, values = record_batch.header(batch), record_batch.decode_values(batch)
+        ids = _ids(batch, head.record_count) if with_ids else []
+        begin = max(0, start - head.base_offset)
+        whole = sum(map(len, values)) + sum(map(len, ids)) + around * len(values)
+        if size + whole <= bytes_max:
+            size += whole
+        else:
+            for nth in range(begin, len(values)):
+                each = around + len(values[nth]) + (len(ids[nth]) if with_ids else 0)
+                if size and size + each > bytes_max:
+                    parts.append(_Part(head, values, ids, begin, nth))
+                    yield parts, Offset(head.base_offset + nth)
+                    parts, size, begin = [], 0, nth
+                size += each
+        parts.append(_Part(head, values, ids, begin, max(begin, len(values))))
+        next_offset = head.next_offset
+    if parts:
+        yield parts, next_offset
 
 
 def _ids(batch: Buffer, count: int) -> list[bytes]:
@@ -84,8 +126,10 @@ def _ids(batch: Buffer, count: int) -> list[bytes]:
     return [encode_id(record_batch.record_id(record) or "") for record in record_batch.decode_records(batch)]
 
 
-def count_acks(lines: bytes) -> int:
-    """How many messages whole lines acknowledge. Raises `BadCommand` for anything else."""
+def count_acks(lines: bytes, lines_max: int) -> int:
+    """How many messages whole lines acknowledge. Raises `BadCommand` for anything else, and for too many lines."""
+    if lines.count(b"\n") > lines_max:
+        raise too_many_acks(lines.count(b"\n"), lines_max)
     count = len(lines) // len(_ACK)
     if lines == _ACK * count:
         return count
@@ -96,6 +140,10 @@ def count_acks(lines: bytes) -> int:
             raise not_an_ack(line)
         count += int(found[1] or 1)
     return count
+
+
+def too_many_acks(count: int, under_way: int) -> BadCommand:
+    return BadCommand(f"the receiver acknowledged {count} messages, and {under_way} were under way")
 
 
 def not_an_ack(line: bytes) -> BadCommand:

@@ -7,23 +7,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from holdfast.backends.cluster.commands import AddCallback, Command, MoveCallback, RemoveCallback
 from holdfast.backends.cluster.requests import Method
 from holdfast.backends.cluster.state import CursorKey
+from holdfast.broker.callbacks import too_many
 from holdfast.model.callbacks import Callback, CallbackDelivery
-from holdfast.model.errors import HoldfastError, SubscriptionNotFound, TooManySubscriptions, TopicNotFound
+from holdfast.model.errors import (
+    CursorNotFound,
+    HoldfastError,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import CALLBACKS_MAX
+from holdfast.model.names import callback_at
+from holdfast.model.topics import Topic
 
 if TYPE_CHECKING:
     from holdfast.backends.cluster.backend import ClusterBackend
+
+log = structlog.get_logger("holdfast.backends.cluster")
 
 # A node that does not answer this soon tells nothing of its deliveries.
 _ANSWER_S: Final = 1.0
 _decode_deliveries = msgspec.json.Decoder(list[CallbackDelivery]).decode
 
-OnChange = Callable[[TopicName, CursorName | None], None]
+OnChange = Callable[[TopicName, CursorName], None]
 Propose = Callable[[Command], asyncio.Future[None]]
 
 
@@ -37,17 +48,14 @@ class CallbackTable:
         self.token_of = token_of
         self.known = dict(loaded)
         self.watchers: list[OnChange] = []
-        self.seek_watchers: list[Callable[[TopicName, CursorName], None]] = []
         self.tell: Callable[[], list[CallbackDelivery]] = list
 
-    def apply_add(self, command: AddCallback, number: int) -> Callback:
-        """Returns it as it is now. Raises `TooManySubscriptions`."""
+    def apply_add(self, command: AddCallback, number: int) -> tuple[Callback, bool]:
+        """Returns it as it is now, and whether it is new. Raises `TooManySubscriptions`."""
         key = (command.topic, command.name)
         before = self.known.get(key)
         if before is None and len(self.known) >= CALLBACKS_MAX:
-            raise TooManySubscriptions(
-                f"a cluster delivers to {CALLBACKS_MAX} callbacks; remove one that is not needed"
-            )
+            raise too_many()
         if before is not None:
             # What its receiver has seen does not depend on where it is.
             now = msgspec.structs.replace(before, address=command.address, format=command.format)
@@ -62,12 +70,18 @@ class CallbackTable:
             )
         self.known[key] = now
         if now != before:
-            self._tell_change(command.topic, command.name)
-        return now
+            log.info("subscribed", topic=now.topic, name=now.name, address=now.address)
+            self._tell_change(key)
+        return now, before is None
 
-    def apply_remove(self, command: RemoveCallback) -> None:
-        if self.known.pop((command.topic, command.name), None) is not None:
-            self._tell_change(command.topic, command.name)
+    def apply_remove(self, command: RemoveCallback) -> bool:
+        """Whether it was still there."""
+        key = (command.topic, command.name)
+        callback = self.known.get(key)
+        if callback is None or callback.number != command.number:
+            return False
+        self._remove(key)
+        return True
 
     def apply_move(self, command: MoveCallback) -> list[Callback]:
         """Returns it if more of it is lost than was known. Raises `SubscriptionNotFound`."""
@@ -84,27 +98,42 @@ class CallbackTable:
 
     def forget_topic(self, name: TopicName) -> None:
         """The topic's subscriptions go with it."""
-        gone = [key for key in self.known if key[0] == name]
-        for key in gone:
-            del self.known[key]
-        if gone:
-            self._tell_change(name, None)
+        for key in [key for key in self.known if key[0] == name]:
+            self._remove(key)
 
-    def sought(self, delivered: TopicName, name: CursorName) -> None:
-        """Somebody moved a cursor, maybe that of a subscription."""
-        for on_seek in self.seek_watchers:
-            on_seek(delivered, name)
+    def check_seek(self, delivered: TopicName, place: CursorName) -> None:
+        """Raises `CursorNotFound` for the place of a subscription that is not there."""
+        key = callback_at(delivered, place)
+        if key is not None and key not in self.known:
+            raise CursorNotFound(f"there is no subscription {key[1]} to {key[0]}; `holdfast subscriptions list`")
+
+    def sought(self, delivered: TopicName, place: CursorName, number: int) -> list[Callback]:
+        """Somebody moved a cursor. The subscription that stands there, if one does, begins anew.
+
+        It gets another number, so that what was acknowledged before and is told late does not move it away again.
+        """
+        key = callback_at(delivered, place)
+        if key is None:
+            return []
+        self.known[key] = msgspec.structs.replace(self.known[key], number=number)
+        self._tell_change(key)
+        return [self.known[key]]
 
     def replace(self, loaded: Mapping[CursorKey, Callback]) -> None:
         """Everything is as another node has it."""
-        topics = {key[0] for key in (*self.known, *loaded)}
-        self.known = dict(loaded)
-        for topic in topics:
-            self._tell_change(topic, None)
+        before, self.known = self.known, dict(loaded)
+        for key in {**before, **loaded}:
+            if before.get(key) != loaded.get(key):
+                self._tell_change(key)
 
-    def _tell_change(self, topic: TopicName, name: CursorName | None) -> None:
+    def _remove(self, key: CursorKey) -> None:
+        callback = self.known.pop(key)
+        log.info("unsubscribed", topic=callback.topic, name=callback.name, address=callback.address)
+        self._tell_change(key)
+
+    def _tell_change(self, key: CursorKey) -> None:
         for on_change in self.watchers:
-            on_change(topic, name)
+            on_change(*key)
 
 
 class ClusterCallbacks:
@@ -120,31 +149,43 @@ class ClusterCallbacks:
     def callback(self, topic: TopicName, name: CursorName) -> Callback | None:
         return self._table.known.get((topic, name))
 
-    async def add(self, callback: Callback) -> None:
+    async def add(self, callback: Callback, delivered: Topic, positions: Mapping[int, Offset]) -> None:
         token = self._table.token_of(callback.topic)
         if not token:
             raise TopicNotFound(f"topic {callback.topic} was deleted meanwhile")
         await self._table.propose(
-            AddCallback(callback.topic, token, callback.name, callback.address, callback.format, callback.created_ms)
+            AddCallback(
+                topic=callback.topic,
+                token=token,
+                name=callback.name,
+                address=callback.address,
+                format=callback.format,
+                created_ms=callback.created_ms,
+                delivered=delivered.name,
+                delivered_token=delivered.token,
+                positions=dict(positions),
+            )
         )
 
-    async def remove(self, topic: TopicName, name: CursorName, delivered: TopicName) -> None:
-        if self.callback(topic, name) is None:
-            raise SubscriptionNotFound(f"there is no subscription {name} to {topic}; `holdfast subscriptions list`")
-        await self._table.propose(RemoveCallback(topic, self._table.token_of(topic), name, delivered))
+    async def remove(self, callback: Callback, delivered: TopicName) -> None:
+        await self._table.propose(RemoveCallback(callback.topic, callback.name, callback.number, delivered))
 
     def move(
-        self, callback: Callback, delivered: TopicName, positions: Mapping[int, Offset], lost: Mapping[int, int]
+        self, callback: Callback, delivered: Topic, positions: Mapping[int, Offset], lost: Mapping[int, int]
     ) -> asyncio.Future[None]:
-        token = self._table.token_of(delivered)
         move = MoveCallback(
-            callback.topic, callback.name, callback.number, delivered, token, dict(positions), dict(lost)
+            topic=callback.topic,
+            name=callback.name,
+            number=callback.number,
+            delivered=delivered.name,
+            delivered_token=delivered.token,
+            positions=dict(positions),
+            lost=dict(lost),
         )
         return self._table.propose(move)
 
-    def watch(self, on_change: OnChange, on_seek: Callable[[TopicName, CursorName], None]) -> None:
+    def watch(self, on_change: OnChange) -> None:
         self._table.watchers.append(on_change)
-        self._table.seek_watchers.append(on_seek)
 
     def tell_with(self, tell: Callable[[], list[CallbackDelivery]]) -> None:
         self._table.tell = tell

@@ -135,7 +135,10 @@ class ChangeMember(msgspec.Struct, array_like=True, frozen=True, tag=10):
 
 
 class AddCallback(msgspec.Struct, array_like=True, frozen=True, tag=20):
-    """Somebody subscribes with an address, or moves a subscription to another one."""
+    """Somebody subscribes with an address, or moves a subscription to another one.
+
+    A new one begins at `positions` in `delivered`, the topic whose messages it gets.
+    """
 
     topic: TopicName
     token: str
@@ -143,19 +146,22 @@ class AddCallback(msgspec.Struct, array_like=True, frozen=True, tag=20):
     address: str
     format: CallbackFormat
     created_ms: TimestampMs
+    delivered: TopicName
+    delivered_token: str
+    positions: dict[int, Offset]
 
 
 class RemoveCallback(msgspec.Struct, array_like=True, frozen=True, tag=21):
-    """`delivered` is the topic whose messages it gets, and which has its cursor."""
+    """Only the subscription of this number. `delivered` is the topic whose messages it gets, and has its cursor."""
 
     topic: TopicName
-    token: str
     name: CursorName
+    number: int
     delivered: TopicName
 
 
 class MoveCallback(msgspec.Struct, array_like=True, frozen=True, tag=22):
-    """A receiver has acknowledged. Only for the subscription of this number: another one of its name stays.
+    """A receiver has acknowledged. Only for the subscription of this number, and not behind a seek.
 
     `lost` are sums, so that the same command twice counts once.
     """

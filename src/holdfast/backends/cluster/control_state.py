@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import structlog
@@ -35,9 +36,9 @@ from holdfast.consensus.members import ReplicaId, members_at
 from holdfast.consensus.membership import Change, Kind, Membership
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import life_of, node_of
-from holdfast.model.errors import ClusterLevelTooLow, TopicNotFound
+from holdfast.model.errors import ClusterLevelTooLow, NotFound, TopicNotFound
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
-from holdfast.model.names import is_internal
+from holdfast.model.names import callback_at, callback_place, is_internal
 
 log = structlog.get_logger("holdfast.backends.cluster")
 
@@ -78,7 +79,8 @@ class ControlState:
             beyond = {number: end for number, end in ends.items() if known and positions[number] > end}
             if beyond:
                 log.warning("cursor_beyond_end", topic=topic, cursor=name, moved_to=beyond)
-                await self.cursors.set((topic, name), beyond, only_forward=False)
+                with contextlib.suppress(NotFound):  # somebody removes it
+                    await self.cursors.set((topic, name), beyond, only_forward=False)
 
     async def apply(self, command: Command, number: int) -> list[Statement] | Answered:
         """Make a command true here. Raises its outcome where it has none; the same on every node.
@@ -96,13 +98,17 @@ class ControlState:
                 topic = await self.topics.delete(command)
                 self.cursors.forget_topic(topic.name)
                 self.callbacks.forget_topic(topic.name)
-                return state.without_topic(topic.name)
+                # What subscribers got of it may be another topic's, where their places are.
+                places = [key for key in self.cursors.keys() if (callback_at(*key) or key)[0] == topic.name]  # noqa: SIM118
+                for key in places:
+                    self.cursors.apply_drop(key)
+                return state.without_topic(topic.name) + [row for key in places for row in state.without_cursor(key)]
             case MoveCursor():
                 self._check(command.topic, command.token)
+                self.callbacks.check_seek(command.topic, command.name)
                 changed = self.cursors.apply(command)
-                if not command.only_forward:
-                    self.callbacks.sought(command.topic, command.name)
-                return state.cursor_rows((command.topic, command.name), changed)
+                sought = self.callbacks.sought(command.topic, command.name, number)
+                return [*map(state.callback_row, sought), *state.cursor_rows((command.topic, command.name), changed)]
             case TakeCursor():
                 self._check(command.topic, command.token)
                 return state.cursor_rows((command.topic, command.name), self.cursors.apply_take(command))
@@ -131,22 +137,28 @@ class ControlState:
                 return self._raise_level(command.level, LogIndex(number // COMMANDS_MAX))
             case AddCallback():
                 self._check(command.topic, command.token)
-                return [state.callback_row(self.callbacks.apply_add(command, number))]
+                self._check(command.delivered, command.delivered_token)
+                callback, is_new = self.callbacks.apply_add(command, number)
+                begin = self._move_callback(command, only_forward=False) if is_new else []
+                return [state.callback_row(callback), *begin]
             case RemoveCallback():
-                self._check(command.topic, command.token)
-                self.callbacks.apply_remove(command)
-                self.cursors.apply_drop((command.delivered, command.name))
+                if not self.callbacks.apply_remove(command):
+                    return []
+                place = callback_place(command.topic, command.name, command.delivered)
+                self.cursors.apply_drop((command.delivered, place))
                 return [
                     state.without_callback((command.topic, command.name)),
-                    *state.without_cursor((command.delivered, command.name)),
+                    *state.without_cursor((command.delivered, place)),
                 ]
             case MoveCallback():
                 self._check(command.delivered, command.delivered_token)
                 moved = [state.callback_row(each) for each in self.callbacks.apply_move(command)]
-                move = MoveCursor(
-                    command.delivered, command.delivered_token, command.name, command.positions, only_forward=True
-                )
-                return moved + state.cursor_rows((command.delivered, command.name), self.cursors.apply(move))
+                return moved + self._move_callback(command, only_forward=True)
+
+    def _move_callback(self, command: AddCallback | MoveCallback, *, only_forward: bool) -> list[Statement]:
+        place = callback_place(command.topic, command.name, command.delivered)
+        move = MoveCursor(command.delivered, command.delivered_token, place, command.positions, only_forward)
+        return state.cursor_rows((command.delivered, place), self.cursors.apply(move))
 
     def _raise_level(self, level: int, index: LogIndex) -> list[Statement]:
         """Only if all members have said that they understand it where this stands; who proposed it saw less."""

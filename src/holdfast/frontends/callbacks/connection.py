@@ -14,12 +14,22 @@ from holdfast.wire.callbacks import ACK_LINE_BYTES_MAX, count_acks, not_an_ack
 class Owner(Protocol):
     """Whose connection it is."""
 
+    @property
+    def unacknowledged(self) -> int: ...
+
     def on_acks(self, count: int) -> None:
         """Raises `BadCommand` where that many were not sent."""
         ...
 
     def on_room(self) -> None: ...
     def on_lost(self, connection: ReceiverConnection, why: str, *, is_nonsense: bool) -> None: ...
+    def on_opened(self) -> None:
+        """It holds a socket, also where nobody waits for it any more."""
+        ...
+
+    def on_hung_up(self) -> None:
+        """It holds no socket any more."""
+        ...
 
 
 class ReceiverConnection(asyncio.Protocol):
@@ -37,6 +47,7 @@ class ReceiverConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._owner.on_opened()
         self._transport.set_write_buffer_limits(high=SUBSCRIBER_BUFFER_BYTES_MAX)
         self.write = self._transport.write
 
@@ -50,7 +61,7 @@ class ReceiverConnection(asyncio.Protocol):
         end = data.rfind(b"\n") + 1
         try:
             if end:
-                self._owner.on_acks(count_acks(self._half_line + data[:end]))
+                self._owner.on_acks(count_acks(self._half_line + data[:end], self._owner.unacknowledged))
                 self._half_line = data[end:]
             else:
                 self._half_line += data
@@ -77,6 +88,7 @@ class ReceiverConnection(asyncio.Protocol):
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.on_hung_up()
         why = "the receiver closed the connection" if exc is None else f"the connection was lost: {exc}"
         self._end(why, is_nonsense=False)
 

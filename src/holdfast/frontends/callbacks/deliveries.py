@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.callback_addresses import CallbackPolicy
+from holdfast.broker.callback_window import Budget
 from holdfast.broker.callbacks import CallbackStore
 from holdfast.broker.results import failure
 from holdfast.frontends.callbacks.dialing import Dialer
@@ -25,6 +26,7 @@ from holdfast.frontends.callbacks.subscriber import Subscriber
 from holdfast.model.callbacks import Callback, CallbackDelivery, DeliveryState
 from holdfast.model.errors import HoldfastError, NotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.names import callback_place
 from holdfast.model.topics import Topic
 
 # Cursors move so often at most; where many do, so much later for each of them, as each is a command on every node.
@@ -59,6 +61,7 @@ class CallbackDeliveries:
         policy: CallbackPolicy,
         *,
         ack_timeout_s: float,
+        connections_max: int,
         log: LogEvent,
     ) -> None:
         self.stats = DeliveryStats()
@@ -67,9 +70,10 @@ class CallbackDeliveries:
         self._ack_timeout_s = ack_timeout_s
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._dialer = Dialer(policy)
+        self._dialer = Dialer(policy, connections_max)
+        self._budget = Budget()
         # By the topic whose messages they get.
-        self._wanted: dict[TopicName, dict[_Key, Callback]] = {}
+        self._wanted: dict[TopicName, set[_Key]] = {}
         self._feeds: dict[PartitionId, Feed] = {}
         self._subscribers: dict[_Key, Subscriber] = {}
         self._beginning: set[asyncio.Task[None]] = set()
@@ -82,9 +86,11 @@ class CallbackDeliveries:
     def start(self) -> None:
         """Begin with what there is, and follow subscriptions, topics and leaders from now on."""
         self._store.tell_with(self.told)
-        self._store.watch(self._on_change, self._on_seek)
+        self._store.watch(self._on_change)
         for callback in self._store.callbacks():
-            self._want(callback)
+            self._wanted.setdefault(self._broker.delivers_from(callback.topic), set()).add(
+                (callback.topic, callback.name)
+            )
         self._broker.backend.watch_reigns(self._look_at)
         self._broker.backend.watch_deletions(self._on_deleted)
         self._broker.on_topic(self._on_topic)
@@ -108,7 +114,6 @@ class CallbackDeliveries:
         self._move()
         if self._moving:
             await asyncio.wait(list(self._moving), timeout=_STOP_S)
-        self._dialer.close()
 
     def told(self) -> list[CallbackDelivery]:
         node = self._broker.backend.node_id
@@ -119,41 +124,26 @@ class CallbackDeliveries:
 
     # --- what is wanted -------------------------------------------------------------------------------
 
-    def _want(self, callback: Callback) -> TopicName:
-        delivered = self._broker.delivers_from(callback.topic)
-        self._wanted.setdefault(delivered, {})[callback.topic, callback.name] = callback
-        return delivered
-
-    def _on_change(self, topic: TopicName, name: CursorName | None) -> None:
-        """A subscription to a topic came, went or goes elsewhere from now on; without a name, maybe all of them."""
-        delivered = self._broker.delivers_from(topic)
-        wanted = self._wanted.setdefault(delivered, {})
-        for key in [key for key in wanted if key[0] == topic] if name is None else [(topic, name)]:
-            wanted.pop(key, None)
-        found = [self._store.callback(topic, name)] if name is not None else self._store.callbacks()
-        for callback in found:
-            if callback is not None and callback.topic == topic:
-                self._want(callback)
+    def _on_change(self, topic: TopicName, name: CursorName) -> None:
+        """A subscription came, went, goes elsewhere or begins anew."""
+        delivered, key = self._broker.delivers_from(topic), (topic, name)
+        wanted = self._wanted.setdefault(delivered, set())
+        if self._store.callback(topic, name) is not None:
+            wanted.add(key)
+        else:
+            wanted.discard(key)
         if not wanted:
             del self._wanted[delivered]
         # When what was just decided is known in full.
-        self._loop.call_soon(self._look_again, delivered, None if name is None else (topic, name))
+        self._loop.call_soon(self._look_again, delivered, key)
 
-    def _on_seek(self, delivered: TopicName, name: CursorName) -> None:
-        """Somebody moved a cursor: whoever is delivered by it begins anew, there."""
-        for key in self._wanted.get(delivered, ()):
-            if key[1] == name and key in self._subscribers:
-                self._moved.discard(self._subscribers[key])
-                self._end(self._subscribers[key])
-                self._loop.call_soon(self._look_again, delivered, key)
-
-    def _look_again(self, delivered: TopicName, key: _Key | None) -> None:
-        """At all partitions of a topic, for one subscription or for all."""
+    def _look_again(self, delivered: TopicName, key: _Key) -> None:
+        """At all partitions of a topic, for one subscription."""
         topic = self._broker.backend.topic(delivered)
         for number in range(topic.config.partitions if topic is not None else 0):
             partition = PartitionId(delivered, number)
             feed = self._feeds.get(partition)
-            if key is None or feed is None or delivered not in self._wanted:
+            if feed is None or delivered not in self._wanted:
                 self._look_at(partition)
             elif feed.is_begun:
                 self._serve_one(feed, key)
@@ -181,7 +171,7 @@ class CallbackDeliveries:
         if wanted is None or topic is None or reign is None or self._is_stopping:
             return
         if feed is None:
-            feed = self._feeds[partition] = Feed(self._broker, topic, partition, reign)
+            feed = self._feeds[partition] = Feed(self._broker, self._budget, topic, partition, reign)
             task = self._loop.create_task(self._begin(feed))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
@@ -207,7 +197,9 @@ class CallbackDeliveries:
             self._serve_one(feed, key)
 
     def _serve_one(self, feed: Feed, key: _Key) -> None:
-        callback = self._wanted.get(feed.partition.topic, {}).get(key)
+        if self._is_stopping:
+            return
+        callback = self._store.callback(*key)
         subscriber = self._subscribers.get(key)
         if subscriber is not None and (callback is None or not _is_same(callback, subscriber.callback)):
             self._end(subscriber)
@@ -216,15 +208,22 @@ class CallbackDeliveries:
             return
         if subscriber is None:
             subscriber = self._subscribers[key] = Subscriber(
-                callback, feed.partition.topic, self._dialer, self._on_acked, self._on_moved, self._on_refused
+                callback,
+                feed.topic,
+                self._dialer,
+                self._budget,
+                self._on_acked,
+                self._on_moved,
+                self._on_refused,
             )
         if subscriber not in feed.subscribers:
-            feed.add(subscriber, self._place(feed.partition, callback.name))
+            feed.add(subscriber, self._place(feed.partition, callback))
 
-    def _place(self, partition: PartitionId, name: CursorName) -> Offset:
+    def _place(self, partition: PartitionId, callback: Callback) -> Offset:
         """Where to begin; a place beyond the end, which a power loss can leave behind, is the end."""
         backend = self._broker.backend
-        stored = (backend.cursor(partition.topic, name) or {}).get(partition.number)
+        place = callback_place(callback.topic, callback.name, partition.topic)
+        stored = (backend.cursor(partition.topic, place) or {}).get(partition.number)
         if stored is None:
             return backend.start_offset(partition)
         return min(stored, backend.end_offset(partition))
@@ -296,9 +295,12 @@ class CallbackDeliveries:
 
     async def _sweep(self) -> None:
         while True:
+            was_full = not self._budget.has_room
             await asyncio.sleep(min(1.0, self._ack_timeout_s / 4))
             for subscriber in list(self._subscribers.values()):
                 subscriber.drop_if_silent(self._ack_timeout_s)
+                if was_full:
+                    subscriber.on_room()
 
 
 def _is_same(one: Callback, other: Callback) -> bool:

@@ -2,16 +2,17 @@
 
 Receivers that can take more stand in groups, by their place. A group is read for, and its lines made, once; so at the
 tail a thousand receivers cost one read and a write each. Who does not acknowledge, or does not read, stands in no
-group and delays nobody; who is far behind is read for beside the others.
+group and delays nobody; who is far behind is read for beside the others, in the order in which they wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.callback_window import Budget
 from holdfast.frontends.callbacks.subscriber import Subscriber
 from holdfast.model.callbacks import Callback
 from holdfast.model.errors import DamagedData, HoldfastError, OffsetOutOfRange, TopicNotFound
@@ -32,7 +33,8 @@ _AWAY_PAUSE_S: Final = 0.1
 class Feed:
     """Runs until it is closed; the tasks it begins end by themselves."""
 
-    def __init__(self, broker: Broker, topic: Topic, partition: PartitionId, reign: int) -> None:
+    def __init__(self, broker: Broker, budget: Budget, topic: Topic, partition: PartitionId, reign: int) -> None:
+        self._budget = budget
         self.topic = topic
         self.partition = partition
         self.reign = reign
@@ -98,9 +100,9 @@ class Feed:
         """Begin to read for the groups that something is there for."""
         self._turn = None
         end = self._backend.end_offset(self.partition)
-        for position in sorted((position for position in self._groups if position < end), reverse=True):
+        for position in [position for position in self._groups if position < end]:
             if position < self._furthest and len(self._reading) >= _BEHIND_MAX:
-                return  # whoever is done looks again
+                continue  # whoever is done looks again
             group = self._groups.pop(position)
             self._placed.update(dict.fromkeys(group))
             task = self._loop.create_task(self._serve(position, group))
@@ -114,7 +116,7 @@ class Feed:
         self._look_soon()
 
     async def _serve(self, position: Offset, group: set[Subscriber]) -> None:
-        """Send one read to all of a group; each of them is placed again when that is done."""
+        """Send one read to all of a group; each of them is placed again when it has its part."""
         try:
             if not await self._deliver(position, group):
                 await asyncio.sleep(_AWAY_PAUSE_S)
@@ -123,6 +125,7 @@ class Feed:
         except HoldfastError:
             await asyncio.sleep(_AWAY_PAUSE_S)
         finally:
+            # Those who were served are placed already, and may be read for again.
             for subscriber in group:
                 self._place_again(subscriber)
 
@@ -140,43 +143,48 @@ class Feed:
             return self._skip([each for each in group if self._stands(each, position)], position, error)
         if not batches:
             return False
-        skip = max(0, position - record_batch.header(batches[0]).base_offset)
-        next_offset = record_batch.header(batches[-1]).next_offset
-        self._furthest = max(self._furthest, next_offset)
-        made: dict[tuple[str, str], Lines] = {}
-        written = 0
+        self._furthest = max(self._furthest, record_batch.header(batches[-1]).next_offset)
+        alike: dict[tuple[str, str], list[Subscriber]] = {}
         for subscriber in group:
-            if not self._stands(subscriber, position):
-                continue
-            callback = subscriber.callback
-            lines = made.get((callback.topic, callback.format))
-            if lines is None:
-                lines = made[callback.topic, callback.format] = self._lines(callback, batches, skip)
-            subscriber.send(self.partition.number, lines, next_offset)
-            self._broker.stats.count_delivery(lines.messages, len(lines.data))
-            self._place_again(subscriber)
-            written += len(lines.data)
-            if written > _WRITE_BYTES:
-                written = 0
-                await asyncio.sleep(0)
+            alike.setdefault((subscriber.callback.topic, subscriber.callback.format), []).append(subscriber)
+        for subscribers in alike.values():
+            await self._send(position, batches, subscribers, group)
         return True
+
+    async def _send(
+        self, position: Offset, batches: Sequence[memoryview], subscribers: list[Subscriber], group: set[Subscriber]
+    ) -> None:
+        """The same lines to all of them, a piece at a time, for as long as one of them has room."""
+        written = 0
+        for lines in self._lines(subscribers[0].callback, batches, position):
+            standing = [each for each in subscribers if self._stands(each, position)]
+            if not standing:
+                break
+            for subscriber in standing:
+                # Others had their turn since it was looked at.
+                if self._stands(subscriber, position):
+                    subscriber.send(self.partition.number, lines)
+                    self._broker.stats.count_delivery(lines.messages, len(lines.data))
+                    written += len(lines.data)
+                if written > _WRITE_BYTES:
+                    written = 0
+                    await asyncio.sleep(0)
+            position = lines.next_offset
+        for subscriber in subscribers:
+            self._place_again(subscriber)
+            group.discard(subscriber)
 
     def _stands(self, subscriber: Subscriber, position: Offset) -> bool:
         """Whether it is still there: it may have been lost, and begun anew, meanwhile."""
         return subscriber.has_room and subscriber.positions.get(self.partition.number) == position
 
-    def _lines(self, callback: Callback, batches: Sequence[memoryview], skip: int) -> Lines:
-        topic = callback.topic.encode()
+    def _lines(self, callback: Callback, batches: Sequence[memoryview], start: Offset) -> Iterator[Lines]:
+        topic, piece = callback.topic.encode(), self._budget.piece
         if callback.format == "plain":
-            return plain_lines(topic, batches, skip)
-        return numbered_lines(
-            topic,
-            self.topic.id,
-            self.partition.number,
-            batches,
-            skip,
-            is_epoch_told=self._backend.delivers_where_led,
-        )
+            return plain_lines(topic, batches, start, piece)
+        # Topics of a store from before the control log have no token.
+        token = self.topic.token or str(self.topic.id)
+        return numbered_lines(topic, token, self.partition.number, batches, start, piece)
 
     def _skip(self, group: list[Subscriber], position: Offset, error: OffsetOutOfRange | DamagedData) -> bool:
         start = self._backend.start_offset(self.partition)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from holdfast.broker.callback_addresses import parse_callback_address
-from holdfast.broker.callback_window import Window
+from holdfast.broker.callback_window import Budget, Window
 from holdfast.frontends.callbacks.connection import ReceiverConnection
 from holdfast.frontends.callbacks.dialing import Dialer
 from holdfast.model.callbacks import Callback, CallbackDelivery, DeliveryState
 from holdfast.model.errors import CallbackRefused, ConnectionLost
-from holdfast.model.ids import Offset, TimestampMs, TopicName
+from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.limits import CALLBACK_WINDOW_BYTES_MAX
+from holdfast.model.topics import Topic
 from holdfast.wire.callbacks import Lines
 
 # Between two attempts to connect: so long at first, at most so long for some minutes, and then at most so long.
@@ -22,7 +24,7 @@ _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _PATIENT_S: Final = 180.0
 _PAUSE_S_LATER: Final = 15.0
-# A connection that held so long was a good one, also where nothing was to be sent.
+# A connection that held so long was a good one, as is one over which a whole window was acknowledged.
 _GOOD_S: Final = 5.0
 
 
@@ -42,8 +44,9 @@ class Subscriber:
     def __init__(
         self,
         callback: Callback,
-        delivered: TopicName,
+        delivered: Topic,
         dialer: Dialer,
+        budget: Budget,
         on_acked: Callable[[int], None],
         on_moved: Callable[[Subscriber], None],
         on_refused: Callable[[Subscriber, str], None],
@@ -51,6 +54,8 @@ class Subscriber:
         self.callback = callback
         self.delivered = delivered
         self._dialer = dialer
+        self._budget = budget
+        budget.receivers += 1
         self._on_acked = on_acked
         self._on_moved = on_moved
         self._on_refused = on_refused
@@ -64,7 +69,7 @@ class Subscriber:
         self.lost = dict(callback.lost)
         # Up to here, by partition, it is known what is lost: a connection that is lost too does not count it again.
         self._counted: dict[int, Offset] = {}
-        self._window = Window()
+        self._window = Window(budget)
         self._connection: ReceiverConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._connected_s = 0.0
@@ -82,10 +87,12 @@ class Subscriber:
 
     def attach(self, number: int, feed: Feeding, position: Offset) -> None:
         """Deliver a partition from here on."""
+        # It may have been another node's meanwhile, which gave the same offsets to other messages.
+        self._window.disown(number)
         self.feeds[number] = feed
         self.positions[number] = self.acked[number] = self.stored[number] = position
         if self._connecting is None and self._connection is None:
-            self._connecting = self._loop.create_task(self._connect(0.0))
+            self._begin_to_connect(0.0)
         elif self.has_room:
             feed.place(self)
 
@@ -95,7 +102,11 @@ class Subscriber:
             del self.feeds[number], self.positions[number]
 
     def close(self) -> None:
+        if self.is_closed:
+            return
         self.is_closed = True
+        self._budget.receivers -= 1
+        self._window.clear()
         for feed in list(self.feeds.values()):
             feed.discard(self)
         if self._connecting is not None:
@@ -110,13 +121,20 @@ class Subscriber:
     def has_room(self) -> bool:
         return self._connection is not None and self._connection.has_room and self._window.has_room
 
-    def send(self, number: int, lines: Lines, next_offset: Offset) -> None:
+    @property
+    def unacknowledged(self) -> int:
+        return self._window.messages
+
+    def send(self, number: int, lines: Lines) -> None:
         """The next messages of a partition; only while it has room."""
         assert self._connection is not None
+        if not lines.messages:
+            self._pass(number, lines.next_offset)
+            return
         if not self._window.messages:
             self._progress_s = self._loop.time()
-        self._window.sent(number, self.positions[number], next_offset, lines.messages, len(lines.data))
-        self.positions[number] = next_offset
+        self._window.sent(number, self.positions[number], lines.next_offset, lines.messages, len(lines.data))
+        self.positions[number] = lines.next_offset
         self._connection.write(lines.data)
 
     def skip(self, number: int, to: Offset) -> None:
@@ -125,6 +143,10 @@ class Subscriber:
         if to > counted:
             self.lost[number] = self.lost.get(number, 0) + to - counted
             self._counted[number] = to
+        self._pass(number, to)
+
+    def _pass(self, number: int, to: Offset) -> None:
+        """There is no message up to here."""
         if self._window.messages:
             # It counts as done when all that was sent before it is.
             self._window.sent(number, self.positions[number], to, 0, 0)
@@ -136,7 +158,6 @@ class Subscriber:
     def on_acks(self, count: int) -> None:
         places = self._window.acknowledged(count)
         self._progress_s = self._loop.time()
-        self._away_since_s, self._pause_s = None, _PAUSE_S_MIN
         self._is_suspect, self.state = False, "connected"
         self._on_acked(count)
         if places:
@@ -152,10 +173,22 @@ class Subscriber:
 
     # --- connecting -----------------------------------------------------------------------------------
 
+    def _begin_to_connect(self, pause_s: float) -> None:
+        self._connecting = self._loop.create_task(self._connect(pause_s))
+        self._connecting.add_done_callback(self._connect_ended)
+
+    def _connect_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            # Whatever it is, the receiver is tried again.
+            self._loop.call_exception_handler({"message": "connecting to a receiver failed", "exception": bug})
+            self._again(f"a fault of this broker: {bug!a}", "waiting")
+
     async def _connect(self, pause_s: float) -> None:
         while True:
             # At random, so that many that were lost together do not come back together.
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            if pause_s:
+                await self._dialer.turn()
             try:
                 connection = await self._dialer.connect(self._address, lambda: ReceiverConnection(self))
             except CallbackRefused as error:
@@ -181,15 +214,23 @@ class Subscriber:
     def on_lost(self, connection: ReceiverConnection, why: str, *, is_nonsense: bool) -> None:
         if connection is self._connection:
             self._connection = None
-            self._window = Window()
-            if self._loop.time() - self._connected_s > _GOOD_S and not is_nonsense:
+            held_s = self._loop.time() - self._connected_s
+            is_good = held_s > _GOOD_S or self._window.acknowledged_bytes >= CALLBACK_WINDOW_BYTES_MAX
+            self._window.clear()
+            if is_good and not is_nonsense:
                 self._away_since_s, self._pause_s = None, _PAUSE_S_MIN
             self._again(why, "refused" if is_nonsense else "waiting")
+
+    def on_opened(self) -> None:
+        self._dialer.opened()
+
+    def on_hung_up(self) -> None:
+        self._dialer.hung_up()
 
     def _again(self, why: str, state: DeliveryState) -> None:
         self._note(why, state)
         if not self.is_closed:
-            self._connecting = self._loop.create_task(self._connect(self._next_pause_s()))
+            self._begin_to_connect(self._next_pause_s())
 
     def _next_pause_s(self) -> float:
         now_s = self._loop.time()

@@ -9,11 +9,12 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.intake import ReplicaIntake, ReplicaSession
+from holdfast.frontends.text.callback_changes import CallbackChanges
 from holdfast.frontends.text.id_lines import IdLines
 from holdfast.frontends.text.replies import PublishReply, Replies, Reply
 from holdfast.frontends.text.subscription import LineCache, Subscription
@@ -40,8 +41,6 @@ from holdfast.wire.text import Command, Dialect, Invalid, Item, Publishes, Publi
 
 # A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
-# As such a line is counted until it is answered: each is a task, and so there are a thousand of them at most.
-_CHANGE_BYTES = TEXT_UNACKNOWLEDGED_BYTES_MAX // 1024
 
 SubscriptionKey = tuple[str, CursorName | None]
 
@@ -75,6 +74,7 @@ class TextConnection(asyncio.Protocol):
         self._is_taking_held = False
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
         self._opening: set[asyncio.Task[None]] = set()
+        self._callback_changes = CallbackChanges(broker.callbacks, dialect, self._replies, self._close_if_finished)
         self._half_line = bytearray()
         self._half_line_since = 0.0
         self._written = 0
@@ -237,29 +237,7 @@ class TextConnection(asyncio.Protocol):
         elif item.name == b"UNSUBSCRIBE":
             self._unsubscribe(item.fields[0].decode("utf-8", "replace"))
         else:
-            self._change_callback(item)
-
-    def _change_callback(self, item: Command) -> None:
-        """Somebody subscribes with an address, or not any more: a matter of the cluster, and not of this connection."""
-        topic, address, *rest = (field.decode("utf-8", "replace") for field in item.fields)
-        callbacks = self._broker.callbacks
-        change: Coroutine[Any, Any, object]
-        if item.name == b"SUBSCRIBE_CALLBACK":
-            name = rest[0] if rest and rest[0] else None
-            change, answer = callbacks.subscribe(topic, address, name=name), self._dialect.subscribed
-        else:
-            change, answer = callbacks.unsubscribe_address(topic, address), self._dialect.unsubscribed
-        task = self._loop.create_task(self._answer_when_done(change, answer, self._replies.place(_CHANGE_BYTES)))
-        self._opening.add(task)
-        task.add_done_callback(self._opened)
-
-    async def _answer_when_done(self, change: Coroutine[Any, Any, object], answer: bytes, reply: Reply) -> None:
-        try:
-            await change
-        except HoldfastError as error:
-            self._replies.fail(reply, error)
-        else:
-            self._replies.set(reply, answer)
+            self._callback_changes.take(item)
 
     def _subscribe(self, fields: list[bytes], *, with_ids: bool) -> None:
         topic = fields[0].decode("utf-8", "replace")
@@ -396,7 +374,7 @@ class TextConnection(asyncio.Protocol):
     @property
     def is_settled(self) -> bool:
         """Whether every line that was received is answered."""
-        return self._replies.is_empty and not self._opening and not self._held
+        return self._replies.is_empty and not self._opening and self._callback_changes.is_empty and not self._held
 
     def close(self) -> None:
         """Stop deliveries, send what is written, and close."""
