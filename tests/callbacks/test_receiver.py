@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import socket
 import subprocess
 import sys
 from itertools import pairwise
@@ -247,3 +249,15 @@ def test_commands_subscribe_receive_list_and_remove(tmp_path: Path) -> None:
         received = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
         assert received == '{"topic":"orders","partition":0,"offset":0,"id":"1","value":"hello"}\n'
         assert holdfast("subscriptions", "remove", "orders", "billing", "--yes") == "removed billing from orders\n"
+
+
+def test_a_broker_that_connects_while_a_receiver_closes_is_hung_up_on() -> None:
+    """It would take a connection that nobody reads for a receiver that is busy."""
+    kept = []  # for as long as the receiver lives, what it left open stays open
+    for _ in range(100):
+        receiver = BlockingReceiver("127.0.0.1:0")
+        kept.append(receiver)
+        with socket.create_connection(address_of(receiver.address), timeout=5.0) as broker:
+            receiver.close()
+            with contextlib.suppress(ConnectionResetError):  # it was not even accepted
+                assert broker.recv(1) == b""

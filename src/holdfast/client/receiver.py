@@ -49,6 +49,8 @@ _HAND_OUT_MAX: Final = 256
 
 # A broker that does not read is not waited for any longer at the end.
 _HANG_UP_S: Final = 1.0
+# A task begins, it makes the transport, and that tells its protocol; one turn to spare.
+_TURNS_OF_ACCEPTING: Final = 4
 
 _StreamKey = tuple[bytes, int, str]
 
@@ -257,7 +259,7 @@ class Receiver:
             self._flusher.cancel()
         if self._server is not None:
             self._flush()
-            self._server.close()
+            await self._stop_listening(self._server)
         for connection in list(self._connections):
             connection.transport.close()
         # What was acknowledged last is on its way when they are gone.
@@ -266,6 +268,20 @@ class Receiver:
                 while self._connections:
                     self._hung_up.clear()
                     await self._hung_up.wait()
+
+    @staticmethod
+    async def _stop_listening(server: asyncio.Server) -> None:
+        """Accept nobody more, wait for those who are being accepted, and only then close.
+
+        A server that closes between accepting a connection and making its transport leaves that open for good, and a
+        broker would take it for a receiver that is busy.
+        """
+        loop = asyncio.get_running_loop()
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+        for _ in range(_TURNS_OF_ACCEPTING):
+            await asyncio.sleep(0)
+        server.close()
 
     # --- handing out ----------------------------------------------------------------------------------
 
