@@ -252,7 +252,7 @@ async def test_a_stop_in_the_midst_of_changes_leaves_nobody_connected(tmp_path: 
         async def change(number: int) -> None:
             for round_number in range(1000):
                 await callbacks.subscribe("orders", receiver.address, name=f"n{number}", start="earliest")
-                if round_number % 3 == 2:
+                if number and round_number % 3 == 2:  # one of them stays
                     await callbacks.unsubscribe("orders", f"n{number}")
 
         changing = [asyncio.create_task(change(number)) for number in range(5)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import signal
 import socket
 import subprocess
@@ -224,12 +225,16 @@ def test_what_was_printed_is_acknowledged_when_receive_is_ended(tmp_path: Path, 
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as receiving,
     ):
         client.subscribe_callback("orders", address, name="billing")
-        client.publish_many("orders", ["a", "b", "c"])
+        client.publish_many("orders", [f"{number:0100d}" for number in range(3000)])
         assert receiving.stdout is not None
-        assert [receiving.stdout.readline() for _ in range(3)] == [b"a\n", b"b\n", b"c\n"]
+        printed = [receiving.stdout.readline()]
+        # It is in the midst of what it took, and its pipe is full.
+        wait_until(lambda: select.select([receiving.stdout], [], [], 0)[0] != [], "more is printed")
         receiving.send_signal(signum)
+        printed += receiving.stdout.readlines()
         assert receiving.wait(20) == code
-        wait_until(lambda: client.subscriptions("orders")[0].behind == 0, "the cursor")
+        assert printed == [b"%0100d\n" % number for number in range(len(printed))]
+        wait_until(lambda: client.subscriptions("orders")[0].behind == 3000 - len(printed), "the cursor")
 
 
 def test_commands_subscribe_receive_list_and_remove(tmp_path: Path) -> None:
