@@ -100,14 +100,14 @@ class Callbacks:
         self._policy.check(wanted)
         cursor = names.cursor_name(default_name(wanted) if name is None else name)
         broker = self._broker
-        await broker.backend.catch_up_cursors()
-        if store.callback(checked, cursor) is None and len(store.callbacks()) >= CALLBACKS_MAX:
-            raise too_many()
         delivered = broker.delivers_from(checked)
         # As of now, and not of when the topic is made or the others are heard.
         if start == "latest" and broker.backend.topic(delivered) is None:
             start = "earliest"
         place = (broker.end_positions(delivered) or start) if start == "latest" else start
+        await broker.backend.catch_up_cursors()
+        if store.callback(checked, cursor) is None and len(store.callbacks()) >= CALLBACKS_MAX:
+            raise too_many()
         await broker.ensure_topic(checked)
         source = await broker.ensure_topic(delivered)
         positions = await broker.positions(delivered, place) if isinstance(place, str | int) else place

@@ -117,24 +117,20 @@ class _Seen:
     def __init__(self) -> None:
         self._runs: list[_Run] = []
 
-    def _place(self, offset: int) -> int:
-        """Of the last run that does not begin behind an offset; -1 if all do."""
-        if self._runs and self._runs[-1].first <= offset:
-            return len(self._runs) - 1  # as almost always
-        return bisect_right(self._runs, offset, key=lambda run: run.first) - 1
-
-    def number_of(self, offset: int) -> int | None:
-        """The number of a message that came before."""
-        place = self._place(offset)
-        if place >= 0 and offset < (run := self._runs[place]).end:
-            return run.number + offset - run.first
-        return None
-
-    def add(self, offset: int, number: int, processed: int) -> None:
-        place, runs = self._place(offset), self._runs
-        if place >= 0 and (run := runs[place]).end == offset and run.last_number() + 1 == number:
-            run.end += 1
-            return
+    def take(self, offset: int, number: int, processed: int) -> int:
+        """The number that a message came with before, or else `number`, which it has from now on."""
+        runs = self._runs
+        if runs and (run := runs[-1]).end == offset and run.number + offset - run.first == number:
+            run.end += 1  # as almost always
+            return number
+        place = bisect_right(runs, offset, key=lambda run: run.first) - 1
+        if place >= 0:
+            run = runs[place]
+            if offset < run.end:
+                return run.number + offset - run.first
+            if offset == run.end and run.last_number() + 1 == number:
+                run.end += 1
+                return number
         runs.insert(place + 1, _Run(offset, number))
         # Of those that are processed it does not matter which number they had.
         while place > 0 and runs[place - 1].end == runs[place].first:
@@ -147,6 +143,7 @@ class _Seen:
             place -= 1
         if len(runs) > _RUNS_MAX:
             del runs[0]
+        return number
 
 
 class _Connection(asyncio.Protocol):
@@ -350,18 +347,16 @@ class Receiver:
         key: _StreamKey | None = None
         lines = last = 0
         for message in messages:
-            number = None
-            if message.stream:
-                if (message.stream, message.partition, message.topic) != key:
-                    key = (message.stream, message.partition, message.topic)
+            topic, _, stream, partition, offset, _ = message
+            number = self._arrived_number + 1
+            if stream:
+                if key != (stream, partition, topic):
+                    key = (stream, partition, topic)
                     seen = self._seen.pop(key, None) or _Seen()
                     self._seen[key] = seen  # behind all others
-                number = seen.number_of(message.offset)
-            if number is None:
-                self._arrived_number += 1
-                number = self._arrived_number
-                if message.stream:
-                    seen.add(message.offset, number, self._processed)
+                number = seen.take(offset, number, self._processed)
+            if number > self._arrived_number:
+                self._arrived_number = number
                 self._queue.append((message, each_bytes))
                 self._queued_bytes += each_bytes
             if number != last + 1 and lines:
