@@ -135,6 +135,20 @@ async def test_what_is_told_late_is_not_taken_for_another_subscription_of_the_na
     assert await place(broker) == 0
 
 
+async def test_who_is_removed_beside_a_seek_is_removed(broker: Serving) -> None:
+    inside = broker.node.broker
+    for _ in range(10):
+        await inside.callbacks.subscribe("orders", "127.0.0.1:9000", name="billing")
+        await asyncio.gather(
+            inside.seek_cursor("orders", "callback:billing", "earliest"),
+            inside.callbacks.unsubscribe("orders", "billing"),
+            inside.seek_cursor("orders", "callback:billing", "earliest"),
+            return_exceptions=True,
+        )
+        assert store_of(broker).callbacks() == []
+        assert await broker.http("GET", "/v1/topics/orders/cursors") == {"cursors": []}
+
+
 async def test_one_subscription_too_many_leaves_nothing_behind(
     broker: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,7 +130,7 @@ class Callbacks:
         callback = store.callback(checked, cursor)
         if callback is None:
             raise SubscriptionNotFound(f"there is no subscription {cursor} to {checked}; `holdfast subscriptions list`")
-        await store.remove(callback, self._broker.delivers_from(checked))
+        await self._remove(store, callback)
 
     async def unsubscribe_address(self, topic: str, address: str) -> None:
         """All of a topic's subscriptions that go to an address. Raises `SubscriptionNotFound`."""
@@ -141,7 +141,14 @@ class Callbacks:
         if not found:
             raise SubscriptionNotFound(f"no subscription to {checked} goes to {wanted}")
         for callback in found:
-            await store.remove(callback, self._broker.delivers_from(checked))
+            await self._remove(store, callback)
+
+    async def _remove(self, store: CallbackStore, callback: Callback) -> None:
+        found: Callback | None = callback
+        while found is not None and found.created_ms == callback.created_ms:
+            # Once more where somebody moved its cursor meanwhile, and so gave it another number.
+            await store.remove(found, self._broker.delivers_from(callback.topic))
+            found = store.callback(callback.topic, callback.name)
 
     async def describe(self, topic: str | None = None) -> list[CallbackDescription]:
         """All there are, or those of a topic, by topic and name."""
