@@ -9,6 +9,7 @@ import pytest
 from holdfast.backends.cluster import commands
 from holdfast.backends.cluster.commands import (
     AddCallback,
+    ChangeMember,
     Command,
     CreateTopic,
     CreateTopicOfBefore,
@@ -23,6 +24,7 @@ from holdfast.backends.cluster.commands import (
     RemoveCallback,
     TakeCursor,
 )
+from holdfast.consensus.membership import Kind
 from holdfast.model.draws import Draw
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -54,6 +56,10 @@ FROZEN: list[tuple[Command, str]] = [
     (NoteNode("n1", "a", {"http": "h:1"}, "0.1.0", 1), "919605a26e31a16181a468747470a3683a31a5302e312e3001"),
     (PreferLeader(ORDERS, "t1", 2, "n1"), "919506a66f7264657273a2743102a26e31"),
     (RaiseLevel(2), "91920902"),
+    (
+        ChangeMember(Kind.REPLACE, "n4", 3, AT, "n2", "a", "h:1"),
+        "91980aa77265706c616365a26e3403cf0000018bcfe56800a26e32a161a3683a31",
+    ),
     (
         DrawCursor(ORDERS, "t1", BILLING, 2, Offset(3), Offset(9), [Draw("r1", "8", 2)]),
         "91981ea66f7264657273a27431a762696c6c696e670203099193a27231a13802",
