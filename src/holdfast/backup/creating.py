@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from holdfast.backup import format as backup_format
+from holdfast.backup import keeping
 from holdfast.backup.chunks import ChunkWriter, Row, as_disk_error, checked_row, read_whole
 from holdfast.backup.format import (
     FILE_BYTES,
@@ -76,18 +77,24 @@ async def create(
     *,
     topics: Sequence[str] | None,
     update: bool,
+    prune: bool = False,
     now_ms: Callable[[], int],
     on_progress: Progress,
 ) -> Manifest:
-    """Make a backup, go on with one that was cut off, or bring one up to date. Raises `HoldfastError`."""
+    """Make a backup, go on with one that was cut off, or bring one up to date. Raises `HoldfastError`.
+
+    An update with `prune` gives up what the cluster does not have any more.
+    """
     pool = Pool(Addresses(parse_url(server)), CALL_CONNECTIONS_MAX)
     api = Api(pool, _PATIENCE_S)
     try:
         with _held(directory):
-            begun = await _begun(api, directory, topics, update=update, now_ms=now_ms)
+            begun = await _begun(api, directory, topics, update=update, prune=prune, now_ms=now_ms)
             if begun.finished_ms is not None:
                 return begun
-            finished = await _Creation(api, directory, begun, on_progress).run()
+            before = backup_format.load(directory)
+            fetched = await _Creation(api, directory, begun, on_progress).run()
+            finished = keeping.completed(begun, fetched, before, now_ms())
             finished = msgspec.structs.replace(finished, finished_ms=now_ms())
             with _disk_errors(directory):
                 backup_format.save(directory, MANIFEST, finished)
@@ -123,11 +130,11 @@ def _disk_errors(directory: Path) -> Iterator[None]:
 
 
 async def _begun(
-    api: Api, directory: Path, topics: Sequence[str] | None, *, update: bool, now_ms: Callable[[], int]
+    api: Api, directory: Path, topics: Sequence[str] | None, *, update: bool, prune: bool, now_ms: Callable[[], int]
 ) -> Manifest:
     """The plan that is there, or a new one."""
     planned, manifest = backup_format.load(directory, PLAN), backup_format.load(directory)
-    if planned is not None and manifest is not None and manifest.begun_ms >= planned.begun_ms:
+    if planned is not None and manifest is not None and manifest.revision >= planned.revision:
         (directory / PLAN).unlink()
         planned = None
         if not update:
@@ -139,6 +146,8 @@ async def _begun(
                 f"{directory} has an unfinished backup of {', '.join(planned.chosen or ['all topics'])}; go on with it "
                 "without --topic, or name another directory"
             )
+        if prune and not planned.is_pruning:
+            raise BackupUnusable(f"{directory} has an unfinished backup that keeps all; go on with it without --prune")
         described = await api.cluster()
         if described.cluster != planned.cluster:
             raise BackupUnusable(f"{directory} has an unfinished backup of another cluster; name another directory")
@@ -147,9 +156,19 @@ async def _begun(
         raise BackupUnusable(f"{directory} has a backup already; bring it up to date with --update, or name another")
     if manifest is None and _has_files(directory):
         raise BackupUnusable(f"{directory} is not empty, and holds no backup; name another directory")
-    if manifest is not None and chosen is None:
-        chosen = manifest.chosen
-    made = await plan(api, chosen, manifest, now_ms)
+    if manifest is not None and chosen not in (None, manifest.chosen):
+        raise BackupUnusable(
+            f"{directory} is a backup of {', '.join(manifest.chosen or ['all topics'])}; update it without --topic, or "
+            "name another directory"
+        )
+    made = await plan(
+        api,
+        chosen if manifest is None else manifest.chosen,
+        manifest,
+        now_ms,
+        must_be_there=chosen or (),
+        is_pruning=prune,
+    )
     with _disk_errors(directory):
         backup_format.save(directory, PLAN, made)
     return made
@@ -178,14 +197,9 @@ class _Creation:
         self._slots = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
         self._messages = self._bytes = 0
 
-    async def run(self) -> Manifest:
-        """The plan with all its files; without topics that are gone."""
-        fetched = await _all(self._fetch_topic(topic) for topic in self._plan.topics)
-        topics = [topic for topic in fetched if topic is not None]
-        names = {topic.topic for topic in topics}
-        return msgspec.structs.replace(
-            self._plan, topics=topics, cursors=[each for each in self._plan.cursors if each.topic in names]
-        )
+    async def run(self) -> list[TopicBackup | None]:
+        """The topics of the plan with all their files; nothing for one that is gone."""
+        return await _all(self._fetch_topic(topic) for topic in self._plan.topics)
 
     async def _fetch_topic(self, topic: TopicBackup) -> TopicBackup | None:
         try:
@@ -203,7 +217,7 @@ class _Creation:
                 try:
                     files += await self._fetch_from(topic, partition, position)
                 except _Expired:
-                    # What retention has deleted is not in the backup either: it begins behind that.
+                    # What retention has deleted cannot be fetched: from here on the partition begins behind that.
                     first = min(await self._api.offset_at(topic.topic, partition.partition, "earliest"), partition.end)
                     if first <= position:
                         await asyncio.sleep(_PAUSE_S)  # another node says so, and this one still has it

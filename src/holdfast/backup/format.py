@@ -11,7 +11,12 @@
 
 A topic that was made anew under its old name has another time of its making, so it never has another's files. A file of
 batches has about 64 MiB at most, and more only by what one answer of a broker has. `manifest.json` and
-`plan.json` are a `Manifest` as JSON; in a plan, only those files are named that an update takes over.
+`plan.json` are a `Manifest` as JSON; in a plan, only those files are named that an update takes over. Their `sha256` is
+that of all their bytes with itself left out: what a later version adds is covered, and is passed over by this one.
+
+An update keeps every file that the backup has, unless it is told to prune. A topic that is gone from the cluster stays
+among `topics`, with `gone_ms`. What cannot be joined on to what the cluster has now is named in `aside`: a topic that
+was made anew under the same name, or a partition whose next messages retention has deleted before they were fetched.
 
 Crash cases:
 
@@ -19,22 +24,26 @@ Crash cases:
 - *while fetching*: there is a plan. Files with their final name are whole: they were synced before they got it. They
   are read again when the backup is gone on with; a `.part` is thrown away.
 - *behind the last file, before the manifest*: as before; there is nothing left to fetch.
-- *between the manifest and the removal of the plan*: the manifest is as new as the plan and counts; the plan is
+- *between the manifest and the removal of the plan*: the manifest is of the plan's `revision` and counts; the plan is
   removed the next time.
 - *while updating*: the old manifest stands until the new one takes its place, and with it the old backup. Files that
-  the new one does not name are deleted afterwards. Those that nobody names are left over, and do no harm.
+  the new one does not name, which is only so after pruning, are deleted afterwards. Those that nobody names are left
+  over, and do no harm.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from holdfast.broker.callback_addresses import parse_callback_address
 from holdfast.model import names
+from holdfast.model.callbacks import CallbackFormat
 from holdfast.model.errors import BackupDamaged, BackupUnusable, HoldfastError
 from holdfast.model.limits import MIB
 from holdfast.model.topics import TopicConfig
@@ -46,6 +55,9 @@ PLAN: Final = "plan.json"
 TOPICS: Final = "topics"
 SUFFIX: Final = ".batches"
 PART_SUFFIX: Final = ".part"
+# A cursor that begins with it says where a subscription stands that the cluster connects to.
+CALLBACK_PREFIX: Final = "callback:"
+_SUM_LENGTH: Final = 64
 # Of one file: what a backup that was cut off fetches again at most, for each partition that was being fetched.
 FILE_BYTES: Final = 64 * MIB
 
@@ -72,13 +84,18 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """`created_ms` tells a topic from another of its name."""
+    """`created_ms` tells a topic from another of its name. `gone_ms`: an update found it gone, and kept it."""
 
     topic: str
     created_ms: int
     retention_ms: int | None
     retention_bytes: int | None
     partitions: list[PartitionBackup]
+    gone_ms: int | None = None
+
+    @property
+    def messages(self) -> int:
+        return sum(file.end - file.first for each in self.partitions for file in each.files)
 
     @property
     def config(self) -> TopicConfig:
@@ -101,20 +118,42 @@ class WriterBackup(msgspec.Struct, frozen=True, kw_only=True):
     committed_ms: int
 
 
+class SubscriptionBackup(msgspec.Struct, frozen=True, kw_only=True):
+    """A receiver that the cluster connects to. Where it stands is among the cursors."""
+
+    topic: str
+    name: str
+    callback: str
+    format: CallbackFormat
+    created_ms: int
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`finished_ms` is null in a plan. `chosen` are the topics that were asked for; null is all."""
+    """`finished_ms` is null in a plan. `chosen` are the topics that were asked for; null is all.
+
+    `revision` counts the updates, and tells a plan that is done from one that is not. `left_out` are topics that were
+    deleted while they were fetched, and those that pruning has taken.
+    """
 
     format: int = FORMAT
     cluster: str
     version: str
+    revision: int = 1
     begun_ms: int
     finished_ms: int | None = None
     chosen: list[str] | None = None
-    # Whether no transaction was under way when the ends were taken, so that none is here in part.
+    # Whether no transaction was under way when the ends were taken, so that each is here with its number or not at all.
     is_between_transactions: bool = True
+    # Whether this update gives up what the cluster does not have any more.
+    is_pruning: bool = False
+    left_out: list[str] = []
     topics: list[TopicBackup]
+    aside: list[TopicBackup] = []
     cursors: list[CursorBackup]
+    subscriptions: list[SubscriptionBackup] = []
     writers: list[WriterBackup]
+    # The number that the next numbered queue gets, also where the last one was deleted.
+    next_queue_number: int = 1
     sha256: str = ""
 
     @property
@@ -125,19 +164,32 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def bytes(self) -> int:
         return sum(each.bytes for topic in self.topics for each in topic.partitions)
 
+    @property
+    def kept(self) -> list[TopicBackup]:
+        return [topic for topic in self.topics if topic.gone_ms is not None]
+
     def partitions(self) -> Iterator[tuple[TopicBackup, PartitionBackup]]:
         for topic in self.topics:
             for partition in topic.partitions:
                 yield topic, partition
 
+    def partitions_aside(self) -> Iterator[tuple[TopicBackup, PartitionBackup]]:
+        """Those of them that hold anything."""
+        for topic in self.aside:
+            for partition in topic.partitions:
+                if partition.files:
+                    yield topic, partition
+
     def files(self) -> Iterator[tuple[TopicBackup, PartitionBackup, StoredFile]]:
-        for topic, partition in self.partitions():
+        """All, also those that are set aside."""
+        for topic, partition in itertools.chain(self.partitions(), self.partitions_aside()):
             for file in partition.files:
                 yield topic, partition, file
 
 
 class _Head(msgspec.Struct):
     format: int
+    sha256: str = ""
 
 
 def partition_directory(topic: TopicBackup, partition: int) -> Path:
@@ -150,8 +202,11 @@ def file_name(topic: TopicBackup, partition: int, first: int) -> str:
 
 def save(directory: Path, name: str, manifest: Manifest) -> None:
     """Durable on return, name included."""
-    content = msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_sum(manifest)))
-    replace_file(directory / name, msgspec.json.format(content, indent=1) + b"\n")
+    unsummed = msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))
+    content = msgspec.json.format(unsummed, indent=1) + b"\n"
+    before, blank, behind = content.rpartition(b'"sha256": "')
+    total = hashlib.sha256(content).hexdigest().encode()
+    replace_file(directory / name, before + blank + total + behind)
     sync_directory(directory)
 
 
@@ -171,6 +226,7 @@ def load(directory: Path, name: str = MANIFEST) -> Manifest | None:
                 f"{directory} is a backup of format {head.format}, this version reads {FORMAT}; use the version of "
                 "holdfast that made it, or a newer one"
             )
+        _check_sum(content, head.sha256)
         manifest = msgspec.json.decode(content, type=Manifest)
         _check(manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -182,24 +238,56 @@ def load(directory: Path, name: str = MANIFEST) -> Manifest | None:
     return manifest
 
 
-def _sum(manifest: Manifest) -> str:
-    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))).hexdigest()
+def _check_sum(content: bytes, told: str) -> None:
+    summed = told.encode()
+    if len(summed) != _SUM_LENGTH or content.count(summed) != 1:
+        raise BackupDamaged("it has no sum of itself")
+    if hashlib.sha256(content.replace(summed, b"")).hexdigest() != told:
+        raise BackupDamaged("its sum does not match what it says")
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises where the manifest is not as it was written, or says what cannot be: names become paths."""
-    if manifest.sha256 != _sum(manifest):
-        raise BackupDamaged("its sum does not match what it says")
-    for topic in manifest.topics:
+    """Raises where the manifest says what cannot be, whoever wrote it: names become paths, and rows of a new state."""
+    for topic in (*manifest.topics, *manifest.aside):
         names.topic_name(topic.topic)
         topic.config.checked()
         if [each.partition for each in topic.partitions] != list(range(len(topic.partitions))):
             raise BackupDamaged(f"the partitions of {topic.topic} are not numbered from 0 on")
+    for topic, partition in itertools.chain(manifest.partitions(), manifest.partitions_aside()):
+        if not 0 <= partition.first <= partition.end:
+            raise BackupDamaged(f"{topic.topic}/{partition.partition} ends before it begins")
     for topic, partition, file in manifest.files():
         if file.file != file_name(topic, partition.partition, file.first):
             raise BackupDamaged(f"{file.file!a} is no name of a file of {topic.topic}/{partition.partition}")
-    for cursor in manifest.cursors:
-        names.topic_name(cursor.topic)
-        names.cursor_name(cursor.name)
+    _check_single("topic", [topic.topic for topic in manifest.topics])
+    _check_single("file", [file.file for _, _, file in manifest.files()])
+    _check_readers(manifest)
     for writer in manifest.writers:
         names.writer_name(writer.writer)
+    _check_single("writer", [each.writer for each in manifest.writers])
+    if manifest.next_queue_number < 1:
+        raise BackupDamaged(f"no queue can get the number {manifest.next_queue_number}")
+
+
+def _check_readers(manifest: Manifest) -> None:
+    known = {topic.topic for topic in manifest.topics}
+    read = [(each.topic, each.name) for each in manifest.cursors]
+    read += [(each.topic, each.name) for each in manifest.subscriptions]
+    for topic, name in read:
+        if topic not in known:
+            raise BackupDamaged(f"{name!a} reads {topic!a}, and there is no such topic in it")
+    for cursor in manifest.cursors:
+        place = cursor.name.removeprefix(CALLBACK_PREFIX)
+        for part in [place] if place == cursor.name else place.split(":", 1):
+            names.cursor_name(part)
+    for subscription in manifest.subscriptions:
+        names.cursor_name(subscription.name)
+        parse_callback_address(subscription.callback)
+    _check_single("cursor", [f"{each.topic}/{each.name}" for each in manifest.cursors])
+    _check_single("subscription", [f"{each.topic}/{each.name}" for each in manifest.subscriptions])
+
+
+def _check_single(what: str, found: list[str]) -> None:
+    if len(set(found)) != len(found):
+        twice = next(each for each in found if found.count(each) > 1)
+        raise BackupDamaged(f"the {what} {twice} is named twice")

@@ -9,12 +9,22 @@ What was staged and not committed, and receipts for it, are gone. Writers keep t
 behind the last one that any batch is stamped with: stamps of before would be taken for newer ones otherwise, and
 commits be lost.
 
-Crash cases: `restoring` is the first file in the directory, and is taken away when everything is on the disk. While it
-is there no broker starts (`storage/directory.py`), and the next restore clears the directory and begins again.
+Subscriptions that the cluster connects to come along with their cursors. What readers of numbered queues drew last does
+not: nobody tells it. Nodes, members and who leads are never in a backup, so the state names nobody but this broker.
+
+The lock of the directory is taken first and held to the end, so nobody else restores or serves there meanwhile. Crash
+cases:
+
+- *before `restoring` is there*: the directory has nothing but its lock, which counts as empty.
+- *while it is there*: no broker starts (`storage/directory.py`). The next restore takes the lock, clears all but these
+  two files, and begins again; whose the directory was to be is not looked at.
+- *behind its removal*, the last step: everything is on the disk.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import secrets
 import shutil
 from collections.abc import Callable
@@ -31,14 +41,16 @@ from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.backup.chunks import Row, as_disk_error, checked_row, read_bytes
 from holdfast.backup.format import Manifest, PartitionBackup, TopicBackup
 from holdfast.backup.verifying import found, verify
+from holdfast.broker.queues import LAST_NUMBER, NUMBERS
 from holdfast.consensus.replica_names import replica_id
+from holdfast.model.callbacks import Callback
 from holdfast.model.entries import KIND_BATCH, Entry
 from holdfast.model.errors import BackupDamaged, BackupUnusable, DataDirectoryError, StorageFailed
-from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs, TopicName, WriterName
+from holdfast.model.ids import CursorName, LogIndex, Offset, Term, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT, TRANSACTION_PARTITIONS
-from holdfast.model.names import DONE_CURSOR
+from holdfast.model.names import DONE_CURSOR, topic_name
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.storage.directory import RESTORING, DataDirectory, make_directory
+from holdfast.storage.directory import LOCK, RESTORING, DataDirectory, take_lock
 from holdfast.storage.durable import sync_directory, sync_file, write_file
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
@@ -63,6 +75,12 @@ class Restored(msgspec.Struct, kw_only=True, frozen=True):
     bytes: int
     cursors: int
     writers: int
+    subscriptions: int
+    # Topics that were gone from the cluster when the backup was updated, and are here again.
+    kept: list[str]
+    # Topics made of what the backup has set aside, and how many stretches of partitions were not asked for.
+    aside: list[str]
+    aside_left: int
 
 
 async def restore(
@@ -71,9 +89,15 @@ async def restore(
     *,
     node: str,
     now_ms: Callable[[], TimestampMs],
+    with_subscriptions: bool = True,
+    with_aside: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda step, done, total: None,
 ) -> Restored:
-    """Make the directory. Raises `BackupDamaged`, `BackupUnusable`, `DataDirectoryError`, `DiskFull`."""
+    """Make the directory. Raises `BackupDamaged`, `BackupUnusable`, `DataDirectoryError`, `DiskFull`.
+
+    `with_subscriptions`: the new broker connects to their receivers. `with_aside`: what the backup has set aside comes
+    along as topics of other names.
+    """
     manifest = found(backup)
     verified = verify(backup, lambda done, total: on_progress("verifying", done, total))
     if not verified.is_sound:
@@ -82,18 +106,19 @@ async def restore(
             f"{backup} is damaged, and nothing was restored: {first.file}: {first.problem}; all of it: holdfast backup "
             f"verify {backup}"
         )
+    if not with_subscriptions:
+        manifest = msgspec.structs.replace(manifest, subscriptions=[])
+    aside = _renamed(manifest) if with_aside else []
+    total = sum(each.bytes for topic in (*manifest.topics, *aside) for each in topic.partitions)
     try:
-        _clear(data)
-        write_file(data / RESTORING, b"holdfast backup restore was cut off here; give the command again\n")
-        sync_directory(data)
-        directory = DataDirectory.open(data, node=node, now_ms=now_ms(), is_restoring=True)
+        directory = _emptied(data, node, now_ms)
         try:
-            restoration = _Restoration(backup, manifest, directory, now_ms)
-            made = await restoration.run(lambda done: on_progress("restoring", done, manifest.bytes))
+            restoration = _Restoration(backup, manifest, aside, directory, now_ms)
+            made = await restoration.run(lambda done: on_progress("restoring", done, total))
+            (data / RESTORING).unlink()
+            sync_directory(data)
         finally:
             directory.close()
-        (data / RESTORING).unlink()
-        sync_directory(data)
     except OSError as error:
         raise as_disk_error(data, error) from error
     return Restored(
@@ -101,39 +126,77 @@ async def restore(
         node=node,
         cluster=made.cluster,
         backup_of=manifest.cluster,
-        topics=len(manifest.topics),
-        messages=manifest.messages,
-        bytes=manifest.bytes,
+        topics=len(manifest.topics) + len(aside),
+        messages=manifest.messages + sum(topic.messages for topic in aside),
+        bytes=total,
         cursors=len(manifest.cursors),
         writers=len(manifest.writers),
+        subscriptions=len(manifest.subscriptions),
+        kept=[topic.topic for topic in manifest.kept],
+        aside=[topic.topic for topic in aside],
+        aside_left=0 if with_aside else len(list(manifest.partitions_aside())),
     )
 
 
-def _clear(data: Path) -> None:
-    """An empty directory; what a restore that was cut off has left is thrown away."""
-    make_directory(data)
-    there = [path for path in data.iterdir() if path.name != "lost+found"]
-    if not there:
-        return
-    if not (data / RESTORING).exists():
+def _emptied(data: Path, node: str, now_ms: Callable[[], TimestampMs]) -> DataDirectory:
+    """A new directory, locked and marked; what a restore that was cut off has left is thrown away."""
+    if data.exists():
+        _check_unused(data)  # before anything is written there
+    lock_fd = take_lock(data)
+    try:
+        _check_unused(data)
+        write_file(data / RESTORING, b"holdfast backup restore was cut off here; give the command again\n")
+        sync_directory(data)
+        for path in _contents(data):
+            if path.name == RESTORING:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        sync_directory(data)
+        now = now_ms()
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    return DataDirectory.open(data, node=node, now_ms=now, restoring_lock_fd=lock_fd)
+
+
+def _check_unused(data: Path) -> None:
+    if _contents(data) and not (data / RESTORING).exists():
         raise BackupUnusable(f"{data} is not empty; a backup is restored to a new directory: name another with --data")
-    # Refused while somebody restores there.
-    DataDirectory.open(data, node="-", now_ms=0, is_restoring=True).close()
-    for path in there:
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != RESTORING:
-            path.unlink(missing_ok=True)
+
+
+def _contents(data: Path) -> list[Path]:
+    return [path for path in data.iterdir() if path.name not in ("lost+found", LOCK)]
+
+
+def _renamed(manifest: Manifest) -> list[TopicBackup]:
+    """What is set aside, under names that nobody has. Raises `BadTopicName` where the name is too long for that."""
+    taken = {topic.topic for topic in manifest.topics}
+    found = []
+    for topic in manifest.aside:
+        numbered = (f"{topic.topic}.aside-{number}" for number in itertools.count(1))
+        name = topic_name(next(each for each in numbered if each not in taken))
+        taken.add(name)
+        found.append(msgspec.structs.replace(topic, topic=name))
+    return found
 
 
 class _Restoration:
     """One directory that is being filled."""
 
     def __init__(
-        self, backup: Path, manifest: Manifest, directory: DataDirectory, now_ms: Callable[[], TimestampMs]
+        self,
+        backup: Path,
+        manifest: Manifest,
+        aside: list[TopicBackup],
+        directory: DataDirectory,
+        now_ms: Callable[[], TimestampMs],
     ) -> None:
         self._backup = backup
         self._manifest = manifest
+        self._aside = aside
         self._directory = directory
         self._now_ms = now_ms
         self._files = TopicFiles(directory, SEGMENT_BYTES_DEFAULT, now_ms)
@@ -145,11 +208,13 @@ class _Restoration:
 
     async def run(self, on_bytes: Callable[[int], None]) -> Formation:
         made = Formation(secrets.token_hex(8), {self._directory.identity.node: self._directory.life})
-        for topic in self._manifest.topics:
+        for topic in (*self._manifest.topics, *self._aside):
             self._make(TopicName(topic.topic), topic.config, TimestampMs(topic.created_ms))
             for partition in topic.partitions:
                 self._fill(topic, partition, on_bytes)
         decided = self._make_internal() if self._decisions or self._manifest.writers else {}
+        if self._manifest.next_queue_number > 1:
+            self._make(NUMBERS, TopicConfig(partitions=1), self._now_ms())
         self._begin_control_log()
         # No vote was given yet, which is something else than votes that are lost.
         VoteJournal.open(self._directory.votes_file)[0].close()
@@ -247,6 +312,21 @@ class _Restoration:
             rows += _cursor(
                 DECISIONS, *writers.restored(WriterName(each.writer), each.last_number, each.committed_ms, decision)
             )
+        if self._manifest.next_queue_number > 1:
+            rows += _cursor(NUMBERS, LAST_NUMBER, {0: self._manifest.next_queue_number})
+        rows += [
+            state.callback_row(
+                Callback(
+                    topic=TopicName(each.topic),
+                    name=CursorName(each.name),
+                    address=each.callback,
+                    format=each.format,
+                    created_ms=TimestampMs(each.created_ms),
+                    number=_FIRST_ID + place,
+                )
+            )
+            for place, each in enumerate(self._manifest.subscriptions)
+        ]
         return [*rows, state.applied_row(LogIndex(_SECOND_INDEX - 1), _FIRST_TERM)]
 
 

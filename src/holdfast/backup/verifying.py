@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,7 +33,10 @@ class Verified(msgspec.Struct, kw_only=True):
     messages: int = 0
     bytes: int = 0
     cursors: int = 0
+    subscriptions: int = 0
     writers: int = 0
+    # Stretches of partitions that are not restored unless that is asked for.
+    aside: int = 0
     # An update was begun and not finished; the backup of before is what was checked.
     has_unfinished_update: bool = False
     findings: list[Finding] = msgspec.field(default_factory=list)
@@ -68,11 +72,13 @@ def verify(directory: Path, on_progress: Callable[[int, int], None] = lambda don
         len(manifest.cursors),
         len(manifest.writers),
     )
+    verified.subscriptions, verified.aside = len(manifest.subscriptions), len(list(manifest.partitions_aside()))
     planned = backup_format.load(directory, PLAN) if (directory / PLAN).exists() else None
-    verified.has_unfinished_update = planned is not None and planned.begun_ms > manifest.begun_ms
-    for topic, partition in manifest.partitions():
+    verified.has_unfinished_update = planned is not None and planned.revision > manifest.revision
+    total = sum(file.bytes for _, _, file in manifest.files())
+    for topic, partition in itertools.chain(manifest.partitions(), manifest.partitions_aside()):
         verified.partitions += 1
-        _look_at(directory, topic, partition, verified, lambda: on_progress(verified.bytes, manifest.bytes))
+        _look_at(directory, topic, partition, verified, lambda: on_progress(verified.bytes, total))
     _look_at_cursors(manifest, verified)
     return verified
 

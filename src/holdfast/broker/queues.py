@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
 
 NUMBERS: Final = TopicName(f"{names.INTERNAL_PREFIX}queues")
-_LAST_NUMBER: Final = CursorName("holdfast.last-number")
+LAST_NUMBER: Final = CursorName("holdfast.last-number")
 # A number whose topic somebody made by hand is passed over; so often in a row that happens to nobody.
 _NUMBERS_TRIED: Final = 100
 # What is gathered of one turn of the loop before it is appended.
@@ -96,10 +96,16 @@ class Queues:
                 request = Draw(self._reader, str(self._created))
             first = Offset(max(self.ids(), default=0) + 1)
             end = Offset(queue_names.QUEUE_ID_MAX + 1)
-            [drawn] = await self._backend.draw_cursor(NUMBERS, _LAST_NUMBER, 0, start=first, end=end, wanted=[request])
+            [drawn] = await self._backend.draw_cursor(NUMBERS, LAST_NUMBER, 0, start=first, end=end, wanted=[request])
         if drawn == OUTDATED_DRAW:
             raise RequestOutdated("a later request of the same sender came before this one")
         return drawn.first
+
+    async def next_number(self) -> int:
+        """What the next queue will get, as far as has been decided by now."""
+        await self._backend.catch_up_cursors()
+        drawn = (self._backend.cursor(NUMBERS, LAST_NUMBER) or {}).get(0, Offset(1))
+        return max(drawn, *(number + 1 for number in self.ids()), 1)
 
     async def _number_behind_all(self, request: Draw | None) -> int:
         return max(self.ids(), default=0) + 1

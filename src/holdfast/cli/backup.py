@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from holdfast.cli import output, pair, session
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 from holdfast.cli.quantities import bytes_text, plural
-from holdfast.model.errors import BackupUnusable
+from holdfast.model.errors import BackupUnusable, TopicNotFound
 
 if TYPE_CHECKING:
     from holdfast.backup.format import Manifest
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 EXIT_DAMAGED: Final = 1
 EXIT_NO_BACKUP: Final = 2
+EXIT_TOPIC_GONE: Final = 1
 _PAIR: Final = "run"
 
 
@@ -64,6 +65,10 @@ def create(
     update: Annotated[
         bool, typer.Option("--update", help="Bring a finished backup up to date: only what is new is fetched.")
     ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="With --update: give up what the cluster has no more. Default: keep it."),
+    ] = False,
     server: Server = SERVER_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -76,6 +81,8 @@ def create(
 
     from holdfast.backup import creating
 
+    if prune and not update:
+        raise typer.BadParameter("--prune goes with --update")
     session.require_broker(server)
     session.show_client_warnings()
     with _messages_bar("backing up") as tell:
@@ -85,17 +92,30 @@ def create(
 
         made = asyncio.run(
             creating.create(
-                server, directory, topics=topic or None, update=update, now_ms=_now_ms, on_progress=on_progress
+                server,
+                directory,
+                topics=topic or None,
+                update=update,
+                prune=prune,
+                now_ms=_now_ms,
+                on_progress=on_progress,
             )
         )
     if not made.is_between_transactions:
         output.note(
-            "holdfast: transactions were committed all the time; the last one of a writer may be in the backup in part"
+            "holdfast: transactions were committed all the time; the last one of a writer may be in the backup in "
+            "part, or as a whole without its number, and is committed again after a restore"
         )
     if as_json:
         output.print_json({"directory": str(directory), **_summary(made)})
     else:
         print(f"{directory}: {_words(made)}")
+        for line in _differences(made):
+            print(line)
+    gone = sorted(set(topic or ()) & {*made.left_out, *(each.topic for each in made.kept)})
+    if gone:
+        output.note(f"holdfast: deleted while it was backed up: {', '.join(gone)} [{TopicNotFound.code}]")
+        raise typer.Exit(EXIT_TOPIC_GONE)
 
 
 @app.command("verify", epilog=examples("holdfast backup verify /backups/monday", "holdfast backup verify b --json"))
@@ -137,6 +157,16 @@ def restore(
         typer.Option("--data", metavar="DIR", help="A new data directory, empty or not there.", show_default=False),
     ] = ...,  # type: ignore[assignment]
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="The name of the new broker.")] = "n1",
+    subscriptions: Annotated[
+        bool,
+        typer.Option(
+            "--subscriptions/--no-subscriptions",
+            help="Whether the new broker connects to the callbacks of the old one. Leave them out to try a backup.",
+        ),
+    ] = True,
+    aside: Annotated[
+        bool, typer.Option("--aside", help="Also what updates have set aside, as topics named TOPIC.aside-1.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make a new broker of a backup: the same topics, messages, offsets and cursors, as a cluster of its own."""
@@ -157,17 +187,26 @@ def restore(
                 data,
                 node=node,
                 now_ms=_now_ms,
+                with_subscriptions=subscriptions,
+                with_aside=aside,
                 on_progress=lambda step, done, total: bar.update(tasks[step], completed=done, total=total),
             )
         )
     if as_json:
         output.print_json(msgspec.to_builtins(restored))
         return
-    print(
-        f"{data}: {plural(restored.topics, 'topic')}, {plural(restored.messages, 'message')}, "
-        f"{plural(restored.cursors, 'cursor')} ({bytes_text(restored.bytes)})\n"
-        f"Serve it:  holdfast serve --data {data}"
+    parts = (
+        plural(restored.topics, "topic"),
+        plural(restored.messages, "message"),
+        plural(restored.cursors, "cursor"),
+        *([plural(restored.subscriptions, "subscription")] if restored.subscriptions else []),
     )
+    print(f"{data}: {', '.join(parts)} ({bytes_text(restored.bytes)})")
+    if restored.kept:
+        print(f"Were gone from the cluster, and are here again: {', '.join(restored.kept)}")
+    if restored.aside_left:
+        print(f"Not restored: {plural(restored.aside_left, 'partition')} set aside; --aside restores them, too")
+    print(f"Serve it:  holdfast serve --data {data}")
 
 
 def _now_ms() -> Any:
@@ -209,9 +248,26 @@ def _summary(manifest: Manifest) -> dict[str, object]:
         "messages": manifest.messages,
         "bytes": manifest.bytes,
         "cursors": len(manifest.cursors),
+        "subscriptions": len(manifest.subscriptions),
         "writers": len(manifest.writers),
         "is_between_transactions": manifest.is_between_transactions,
+        "kept": [each.topic for each in manifest.kept],
+        "left_out": manifest.left_out,
+        "aside": [
+            {"topic": topic.topic, "partition": each.partition, "first": each.first, "end": each.end}
+            for topic, each in manifest.partitions_aside()
+        ],
     }
+
+
+def _differences(manifest: Manifest) -> Iterator[str]:
+    """What the backup has and the cluster has not, and the other way round."""
+    if manifest.kept:
+        yield f"Kept, though gone from the cluster: {', '.join(each.topic for each in manifest.kept)}"
+    for topic, each in manifest.partitions_aside():
+        yield f"Set aside: {topic.topic}/{each.partition} from offset {each.first} to {each.end - 1}"
+    if manifest.left_out:
+        yield f"Not in it, though it was: {', '.join(manifest.left_out)}"
 
 
 def _words(manifest: Manifest) -> str:
@@ -219,6 +275,7 @@ def _words(manifest: Manifest) -> str:
         plural(len(manifest.topics), "topic"),
         plural(manifest.messages, "message"),
         plural(len(manifest.cursors), "cursor"),
+        *([plural(len(manifest.subscriptions), "subscription")] if manifest.subscriptions else []),
         *([plural(len(manifest.writers), "writer")] if manifest.writers else []),
     )
     return f"{', '.join(parts)} ({bytes_text(manifest.bytes)})"

@@ -37,6 +37,7 @@ from holdfast.model.errors import DataDirectoryError
 from holdfast.storage.durable import replace_file, sync_directory
 
 FORMAT_VERSION = 2
+LOCK = "holdfast.lock"
 # While it is there, the directory is being filled from a backup.
 RESTORING = "restoring"
 # 1 is a broker of before there was a control log: it is read, and from then on it is 2.
@@ -102,18 +103,14 @@ class DataDirectory:
         sync_directory(self.path)
 
     @classmethod
-    def open(cls, path: Path, *, node: str, now_ms: int, is_restoring: bool = False) -> DataDirectory:
-        """Create or open `path` and lock it. Raises `DataDirectoryError` that says what to do."""
+    def open(cls, path: Path, *, node: str, now_ms: int, restoring_lock_fd: int | None = None) -> DataDirectory:
+        """Create or open `path` and lock it. Raises `DataDirectoryError` that says what to do.
+
+        With `restoring_lock_fd` the caller has the lock already and restores a backup; from now on it is this one's.
+        """
+        lock_fd = take_lock(path) if restoring_lock_fd is None else restoring_lock_fd
         try:
-            make_directory(path)
-            lock_fd = os.open(path / "holdfast.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise DataDirectoryError(
-                f"cannot use {path} as data directory: {error.strerror}; name another with --data"
-            ) from error
-        try:
-            lock_directory(lock_fd, path)
-            if not is_restoring and (path / RESTORING).exists():
+            if restoring_lock_fd is None and (path / RESTORING).exists():
                 raise DataDirectoryError(
                     f"restoring a backup to {path} was cut off, it is not whole; give `holdfast backup restore` again"
                 )
@@ -197,6 +194,26 @@ def make_directory(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
         sync_directory(each.parent)
+
+
+def take_lock(path: Path) -> int:
+    """Lock a directory, and nothing else: who it belongs to is not looked at. Raises `DataDirectoryError`."""
+    try:
+        make_directory(path)
+        lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise DataDirectoryError(
+            f"cannot use {path} as data directory: {error.strerror}; name another with --data"
+        ) from error
+    try:
+        lock_directory(lock_fd, path)
+    except OSError as error:
+        os.close(lock_fd)
+        raise DataDirectoryError(f"cannot use {path} as data directory: {error.strerror}") from error
+    except BaseException:
+        os.close(lock_fd)
+        raise
+    return lock_fd
 
 
 def lock_directory(lock_fd: int, path: Path, advice: str = "stop it or name another directory with --data") -> None:

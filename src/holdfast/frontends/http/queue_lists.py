@@ -43,6 +43,10 @@ async def get_all_queues(services: Services, request: Request) -> Response:
     return json_response(schema.Queues(page, page[-1]))
 
 
+async def next_queue(services: Services, request: Request) -> Response:
+    return json_response(schema.NextQueue(await services.queues.next_number()))
+
+
 # --- messages -----------------------------------------------------------------------------------------
 
 

@@ -133,6 +133,10 @@ class Queues(Struct, frozen=True, omit_defaults=True):
     next: Annotated[int | None, Meta(description="with `limit`: give this as `after` for those that follow")] = None
 
 
+class NextQueue(Struct, frozen=True):
+    next_number: int
+
+
 class MessagePlace(Struct, frozen=True, forbid_unknown_fields=True):
     queue_id: QueueId
     message_id: MessageId

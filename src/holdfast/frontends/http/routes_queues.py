@@ -48,6 +48,17 @@ _REPLACED_DOC: Final = "Always refused: nodes replicate by consensus, and nothin
 _NEVER: Final = ()
 
 QUEUES: Final = (
+    Route(
+        method="GET",
+        path="/v1/queues",
+        operation="nextQueue",
+        tag="Numbered queues",
+        summary="The number that the next queue gets",
+        doc="A number is given once, also where its queue was deleted: backups keep it.",
+        handler=queue_lists.next_queue,
+        answers=ok("Nothing is changed.", schema.NextQueue),
+        errors=(errors.NoQuorum,),
+    ),
     _route(
         "/create_queue",
         "createQueue",
