@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.backup import creating, restoring, verifying
 from holdfast.backup.format import Manifest
 from holdfast.client import Client, connect
+from holdfast.model.messages import NewMessage
 from holdfast.node.node import now_ms
 from tests.support.broker_process import BrokerProcess
 
@@ -59,17 +60,46 @@ async def create(
     directory: Path,
     *,
     update: bool = False,
+    prune: bool = False,
+    clock_ms: Callable[[], int] = now_ms,
     topics: list[str] | None = None,
     on_progress: Callable[..., None] = lambda **_: None,
 ) -> Manifest:
     server = client_or_server if isinstance(client_or_server, str) else server_of(client_or_server)
     return await creating.create(
-        server, directory, topics=topics, update=update, now_ms=now_ms, on_progress=on_progress
+        server, directory, topics=topics, update=update, prune=prune, now_ms=clock_ms, on_progress=on_progress
     )
 
 
-async def restore(backup: Path, data: Path) -> restoring.Restored:
-    return await restoring.restore(backup, data, node="n1", now_ms=now_ms)
+async def restore(
+    backup: Path, data: Path, *, with_subscriptions: bool = True, with_aside: bool = False
+) -> restoring.Restored:
+    return await restoring.restore(
+        backup, data, node="n1", now_ms=now_ms, with_subscriptions=with_subscriptions, with_aside=with_aside
+    )
+
+
+async def emptied(client: Client) -> Client:
+    """A broker that several tests share, without the topics of the one before."""
+    for topic in await client.topics():
+        await client.delete_topic(topic.topic)
+    return client
+
+
+EVENTS = 40
+
+
+async def fill(client: Client) -> None:
+    await client.create_topic("orders", partitions=2, retention_ms=86_400_000)
+    await client.create_topic("empty", partitions=1)
+    orders = [
+        NewMessage(value=b"order %d" % number, key=b"k%d" % (number % 7), id=f"o{number}", headers=(("n", b"1"),))
+        for number in range(EVENTS)
+    ]
+    await client.publish_many("orders", orders)
+    await client.publish_many("events", [b"%d" % number for number in range(EVENTS)])
+    await client.seek("orders", "billing", 5)
+    await client.seek("events", "audit", "latest")
 
 
 def findings(backup: Path) -> list[str]:

@@ -211,6 +211,7 @@ class _Creation:
     async def _fetch(self, topic: TopicBackup, partition: PartitionBackup) -> PartitionBackup:
         async with self._slots:
             files, first = await asyncio.to_thread(self._files_there, topic, partition), partition.first
+            deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
             while True:
                 position = files[-1].end if files else first
                 self._tell(sum(each.end - each.first for each in files), 0)
@@ -218,15 +219,29 @@ class _Creation:
                     files += await self._fetch_from(topic, partition, position)
                 except _Expired:
                     # What retention has deleted cannot be fetched: from here on the partition begins behind that.
-                    first = min(await self._api.offset_at(topic.topic, partition.partition, "earliest"), partition.end)
+                    first = min(await self._earliest(topic, partition.partition), partition.end)
                     if first <= position:
-                        await asyncio.sleep(_PAUSE_S)  # another node says so, and this one still has it
+                        # Another node says so, and this one still has it.
+                        if asyncio.get_running_loop().time() > deadline_s:
+                            raise _not_given(topic, partition.partition, position) from None
+                        await asyncio.sleep(_PAUSE_S)
                         first = files[0].first if files else position
                     else:
                         files = []
                     continue
                 first = files[0].first if files else first
                 return msgspec.structs.replace(partition, first=first, files=files)
+
+    async def _earliest(self, topic: TopicBackup, partition: int) -> int:
+        try:
+            described = await self._api.describe(topic.topic)
+            # What is beyond the end of another topic of that name did not expire.
+            if described.created_ms == topic.created_ms:
+                return await self._api.offset_at(topic.topic, partition, "earliest")
+        except RemoteError as error:
+            if error.code != TopicNotFound.code:
+                raise
+        raise _Gone
 
     def _files_there(self, topic: TopicBackup, partition: PartitionBackup) -> list[StoredFile]:
         """Those an update takes over, and those that were whole when an earlier try was cut off."""
@@ -294,10 +309,7 @@ class _Creation:
             if stored.batches:
                 return stored.batches
             if asyncio.get_running_loop().time() > deadline_s:
-                raise Unavailable(
-                    f"no node gives what {topic.topic}/{partition} holds from offset {position} on; give the same "
-                    "command again when all nodes are there"
-                )
+                raise _not_given(topic, partition, position)
 
     def _tell(self, messages: int, fetched_bytes: int) -> None:
         self._messages += messages
@@ -305,6 +317,13 @@ class _Creation:
         self._on_progress(
             messages=min(self._messages, self._plan.messages), of=self._plan.messages, fetched_bytes=self._bytes
         )
+
+
+def _not_given(topic: TopicBackup, partition: int, position: int) -> Unavailable:
+    return Unavailable(
+        f"no node gives what {topic.topic}/{partition} holds from offset {position} on; give the same command again "
+        "when all nodes are there"
+    )
 
 
 async def _nothing() -> bytes:
