@@ -211,7 +211,7 @@ class _Creation:
     async def _fetch(self, topic: TopicBackup, partition: PartitionBackup) -> PartitionBackup:
         async with self._slots:
             files, first = await asyncio.to_thread(self._files_there, topic, partition), partition.first
-            deadline_s = asyncio.get_running_loop().time() + _PATIENCE_S
+            deadline_s: float | None = None
             while True:
                 position = files[-1].end if files else first
                 self._tell(sum(each.end - each.first for each in files), 0)
@@ -222,7 +222,9 @@ class _Creation:
                     first = min(await self._earliest(topic, partition.partition), partition.end)
                     if first <= position:
                         # Another node says so, and this one still has it.
-                        if asyncio.get_running_loop().time() > deadline_s:
+                        now_s = asyncio.get_running_loop().time()
+                        deadline_s = deadline_s or now_s + _PATIENCE_S
+                        if now_s > deadline_s:
                             raise _not_given(topic, partition.partition, position) from None
                         await asyncio.sleep(_PAUSE_S)
                         first = files[0].first if files else position

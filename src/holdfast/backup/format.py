@@ -55,8 +55,6 @@ PLAN: Final = "plan.json"
 TOPICS: Final = "topics"
 SUFFIX: Final = ".batches"
 PART_SUFFIX: Final = ".part"
-# A cursor that begins with it says where a subscription stands that the cluster connects to.
-CALLBACK_PREFIX: Final = "callback:"
 _SUM_LENGTH: Final = 64
 # Of one file: what a backup that was cut off fetches again at most, for each partition that was being fetched.
 FILE_BYTES: Final = 64 * MIB
@@ -277,9 +275,7 @@ def _check_readers(manifest: Manifest) -> None:
         if topic not in known:
             raise BackupDamaged(f"{name!a} reads {topic!a}, and there is no such topic in it")
     for cursor in manifest.cursors:
-        place = cursor.name.removeprefix(CALLBACK_PREFIX)
-        for part in [place] if place == cursor.name else place.split(":", 1):
-            names.cursor_name(part)
+        names.place_name(cursor.name)
     for subscription in manifest.subscriptions:
         names.cursor_name(subscription.name)
         parse_callback_address(subscription.callback)

@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from holdfast.backup.format import (
-    CALLBACK_PREFIX,
     CursorBackup,
     Manifest,
     PartitionBackup,
@@ -31,6 +30,7 @@ from holdfast.client.connection import Request
 from holdfast.client.transactions import Writers, ask_writers
 from holdfast.model.callbacks import CallbackDescription
 from holdfast.model.errors import BackupUnusable, NotFound, NotSupported, RemoteError, TopicNotFound
+from holdfast.model.names import callback_at
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 # Questions that are under way at once.
@@ -105,7 +105,7 @@ async def plan(
                 created_ms=each.created_ms,
             )
             for each in subscriptions
-            if each.topic in names and _places(each) & {cursor.name for cursor in cursors}
+            if each.topic in names and (each.topic, each.name) in {callback_at(at.topic, at.name) for at in cursors}
         ],
         writers=[
             WriterBackup(writer=each.writer, last_number=each.last_number, committed_ms=each.committed_ms or 0)
@@ -136,12 +136,6 @@ async def _next_queue_number(api: Api) -> int:
         if error.code != NotFound.code:
             raise
         return 1  # it is of before it told; numbers go on behind those of the queues that are there
-
-
-def _places(subscription: CallbackDescription) -> set[str]:
-    """The names that the cursor of a subscription can have, be it in its topic or in what a processor makes of it."""
-    own = subscription.name
-    return {own, f"{CALLBACK_PREFIX}{own}", f"{CALLBACK_PREFIX}{subscription.topic}:{own}"}
 
 
 async def _chosen(api: Api, chosen: Sequence[str] | None, must_be_there: Collection[str]) -> list[TopicDescription]:
@@ -195,7 +189,7 @@ def clipped(
     """Cursors of these topics, none of them behind what the backup holds; a callback's only with its subscription."""
     ends = {(topic.topic, each.partition): each.end for topic in topics for each in topic.partitions}
     known = {topic.topic for topic in topics}
-    places = {place for each in subscriptions if each.topic in known for place in _places(each)}
+    delivered = {None, *((each.topic, each.name) for each in subscriptions if each.topic in known)}
     return [
         CursorBackup(
             topic=cursor.topic,
@@ -206,7 +200,7 @@ def clipped(
             },
         )
         for cursor in cursors
-        if cursor.topic in known and (not cursor.name.startswith(CALLBACK_PREFIX) or cursor.name in places)
+        if cursor.topic in known and callback_at(cursor.topic, cursor.name) in delivered
     ]
 
 

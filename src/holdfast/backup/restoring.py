@@ -48,7 +48,7 @@ from holdfast.model.entries import KIND_BATCH, Entry
 from holdfast.model.errors import BackupDamaged, BackupUnusable, DataDirectoryError, StorageFailed
 from holdfast.model.ids import CursorName, LogIndex, Offset, Term, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT, TRANSACTION_PARTITIONS
-from holdfast.model.names import DONE_CURSOR, topic_name
+from holdfast.model.names import DONE_CURSOR, callback_at, topic_name
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import LOCK, RESTORING, DataDirectory, take_lock
 from holdfast.storage.durable import sync_directory, sync_file, write_file
@@ -107,7 +107,11 @@ async def restore(
             f"verify {backup}"
         )
     if not with_subscriptions:
-        manifest = msgspec.structs.replace(manifest, subscriptions=[])
+        # Nobody would read through their cursors.
+        cursors = [
+            each for each in manifest.cursors if callback_at(TopicName(each.topic), CursorName(each.name)) is None
+        ]
+        manifest = msgspec.structs.replace(manifest, subscriptions=[], cursors=cursors)
     aside = _renamed(manifest) if with_aside else []
     total = sum(each.bytes for topic in (*manifest.topics, *aside) for each in topic.partitions)
     try:
