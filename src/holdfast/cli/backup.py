@@ -204,6 +204,8 @@ def restore(
     print(f"{data}: {', '.join(parts)} ({bytes_text(restored.bytes)})")
     if restored.kept:
         print(f"Were gone from the cluster, and are here again: {', '.join(restored.kept)}")
+    if restored.aside:
+        print(f"Were set aside, and are topics now: {', '.join(restored.aside)}")
     if restored.aside_left:
         print(f"Not restored: {plural(restored.aside_left, 'partition')} set aside; --aside restores them, too")
     print(f"Serve it:  holdfast serve --data {data}")
@@ -267,7 +269,7 @@ def _differences(manifest: Manifest) -> Iterator[str]:
     for topic, each in manifest.partitions_aside():
         yield f"Set aside: {topic.topic}/{each.partition} from offset {each.first} to {each.end - 1}"
     if manifest.left_out:
-        yield f"Not in it, though it was: {', '.join(manifest.left_out)}"
+        yield f"Left out, for it is gone from the cluster: {', '.join(manifest.left_out)}"
 
 
 def _words(manifest: Manifest) -> str:
