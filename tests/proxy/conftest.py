@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.proxies import Brokers, Client
+from tests.proxy.proxies import Brokers
 from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.http_client import Client
 
 
 @pytest.fixture

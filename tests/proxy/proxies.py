@@ -1,59 +1,18 @@
-"""Proxies in threads, before real brokers, and a plain client for both."""
+"""Proxies in threads, before real brokers."""
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.client.addresses import Address
 from holdfast.proxy.process import RunningProxy
 from holdfast.proxy.settings import Settings, parse_groups
 from tests.support.broker_process import BrokerProcess
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        code: str = self.json["error"]["code"]
-        return code
-
-
-class Client:
-    """The standard library's client, which shares no code with the proxy."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    def call(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Answer:
-        sent = dict(headers or {})
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-            sent.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
-        finally:
-            connection.close()
-
-    def get(self, path: str) -> Answer:
-        return self.call("GET", path)
+from tests.support.http_client import Client
 
 
 class ProxyClient(Client):

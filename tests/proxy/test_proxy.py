@@ -14,8 +14,9 @@ import pytest
 
 from holdfast.model.errors import ConfigError
 from holdfast.proxy.settings import SLOTS, parse_groups
-from tests.proxy.proxies import Brokers, Client, proxying
+from tests.proxy.proxies import Brokers, proxying
 from tests.support.broker_process import wait_until
+from tests.support.http_client import Client
 
 Group = Callable[[str, int], Brokers]
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.proxy.proxies import Client
 from tests.support.broker_process import wait_until
+from tests.support.http_client import Client
 
 COMMAND = [sys.executable, "-m", "holdfast.cli", "proxy"]
 

@@ -6,9 +6,11 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
+from holdfast.broker.queue_names import queue_id_of
 from holdfast.frontends.http import queue_schema as schema
 from holdfast.frontends.http.app import send_response
 from holdfast.frontends.http.errors import decoded, error_response
@@ -24,14 +26,22 @@ from holdfast.frontends.http.exchange import (
 )
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.queue_brokers import REFUSED_CALLS, UNDERSTOOD_CALLS, check_told
+from holdfast.frontends.http.routing import decoded_name
 from holdfast.frontends.http.short_way import ShortCall
-from holdfast.model.errors import HoldfastError, Internal, MethodNotAllowed, NotFound, ReplacedByConsensus
+from holdfast.model.errors import (
+    BadTopicName,
+    HoldfastError,
+    Internal,
+    MethodNotAllowed,
+    NotFound,
+    ReplacedByConsensus,
+)
 from holdfast.model.limits import HTTP_BODY_BYTES_MAX
 from holdfast.proxy.groups import Group
-from holdfast.proxy.listing import Listing
+from holdfast.proxy.listing import Listing, well
 from holdfast.proxy.places import Places
 from holdfast.proxy.queues import QueueCalls
-from holdfast.proxy.relay import Relay, asked
+from holdfast.proxy.relay import Relay
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -98,7 +108,7 @@ class Proxy:
         async def serve(scope: dict[str, Any], receive: Receive, send: Send) -> None:
             headers = dict(scope["headers"])
             request = Request(headers, (), receive, self.budget)
-            operation = scope["raw_path"].partition(b"/topics")[0].decode("latin-1").strip("/")
+            operation = self._operation(scope["raw_path"])
             try:
                 try:
                     origin.check(headers, changes_state=scope["method"] not in {"GET", "HEAD"})
@@ -111,12 +121,20 @@ class Proxy:
                 except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
                     self._log("proxy_failed", error=repr(error), traceback="".join(traceback.format_exception(error)))
                     response = error_response(Internal("the proxy failed to do this; its log says why"))
-                self.answers[operation if response.status != 404 else "other", response.status] += 1
+                self.answers[operation, response.status] += 1
                 await send_response(response, send, scope["method"], expects_continue=b"expect" in headers)
             finally:
                 request.release()
 
         return serve
+
+    def _operation(self, path: bytes) -> str:
+        """What an answer is counted under: one of few words, whatever is asked."""
+        if path == _TOPICS or path.startswith(_TOPICS + b"/"):
+            return "topics"
+        name = path.decode("latin-1")
+        is_known = path in self._posts or path in self._gets or name in UNDERSTOOD_CALLS or name in REFUSED_CALLS
+        return name.strip("/") if is_known else "other"
 
     async def _answer(self, scope: dict[str, Any], request: Request, receive: Receive) -> Response:
         path, method = scope["raw_path"], scope["method"]
@@ -154,39 +172,33 @@ class Proxy:
     # --- topics -------------------------------------------------------------------------------------
 
     async def _of_topics(self, scope: dict[str, Any], request: Request, receive: Receive) -> Response:
-        path, method = scope["raw_path"], scope["method"]
+        path, method, headers = scope["raw_path"], scope["method"], scope["headers"]
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         if path == _TOPICS and method in {"GET", "HEAD"}:
             return await self._list_topics()
         if path == _TOPICS:
             request.require_type(JSON_TYPE)
             body = await request.body()
-            place = await self._places.find(decoded(_named_decoder, body).topic, or_new=True)
-            return await self._relayed(place.group, scope, _TOPICS + query, _told_once(body), len(body))
+            topic = decoded(_named_decoder, body).topic
+            if queue_id_of(topic) is not None:
+                raise BadTopicName(f"{topic}: names like this are those of queues; POST /create_queue makes one")
+            place = await self._places.find(topic, or_new=True)
+            return await Relay(place.group, method, _TOPICS + query, headers, receive, body).response()
         name, slash, rest = path[len(_TOPICS) + 1 :].partition(b"/")
-        topic = name.decode("latin-1")
+        topic = decoded_name(name)
         or_new = method == "POST" and rest.rpartition(b"/")[2] in _PUBLISHES
         place = await self._places.find(topic, or_new=or_new)
-        target = b"%b/%b%b%b%b" % (_TOPICS, place.topic.encode("latin-1"), slash, rest, query)
-        response = await self._relayed(place.group, scope, target, receive)
+        target = b"%b/%b%b%b%b" % (_TOPICS, quote(place.topic, safe="").encode(), slash, rest, query)
+        response = await Relay(place.group, method, target, headers, receive).response()
         if response.status == 404 or method == "DELETE":
             self._places.forget(topic)
         return response
 
-    async def _relayed(
-        self, group: Group, scope: dict[str, Any], target: bytes, receive: Receive, body_bytes: int | None = None
-    ) -> Response:
-        headers = dict(scope["headers"])
-        if body_bytes is not None:
-            headers.pop(b"transfer-encoding", None)
-            headers[b"content-length"] = b"%d" % body_bytes
-        return await Relay(group, scope["method"], target, headers, receive).response()
-
     async def _list_topics(self) -> Response:
         found: list[dict[str, Any]] = []
         for group in self.groups:
-            listed = _listed_decoder.decode((await asked(group, _TOPICS)).body).topics
-            found += [{**each, "group": group.name} for each in listed]
+            answer = well(group, await group.ask(_TOPICS))
+            found += [{**each, "group": group.name} for each in _listed_decoder.decode(answer.body).topics]
         return json_response({"topics": sorted(found, key=lambda each: (each["topic"], each["group"]))})
 
     # --- itself -------------------------------------------------------------------------------------
@@ -247,11 +259,15 @@ class Proxy:
         ]
         for group in self.groups:
             for node in group.nodes:
-                labels = f'{{group="{group.name}",node="{node.address}"}}'
+                labels = f'{{group="{_escaped(group.name)}",node="{_escaped(str(node.address))}"}}'
                 lines.append(f"holdfast_proxy_node_up{labels} {int(node.is_up)}")
                 lines.append(f"holdfast_proxy_node_connections{labels} {node.connections}")
         text = "\n".join([*sorted(lines, key=_family), ""]).encode()
         return Response(200, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8"), NO_STORE], text)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _family(line: str) -> tuple[str, bool]:
@@ -259,17 +275,3 @@ def _family(line: str) -> tuple[str, bool]:
     is_type = line.startswith("# TYPE ")
     name = line.split()[2] if is_type else line.partition("{")[0].split()[0]
     return name, not is_type
-
-
-def _told_once(body: bytes) -> Receive:
-    """A body that is here already, as a request's."""
-    told = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal told
-        if told:
-            return {"type": "http.disconnect"}
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive

@@ -14,8 +14,9 @@ from typing import Final
 
 import msgspec
 
-from holdfast.model.errors import NoGroupAnswers
+from holdfast.model.errors import HoldfastError, NoGroupAnswers, Overloaded
 from holdfast.proxy.nodes import Node
+from holdfast.proxy.pool import PoolFull
 from holdfast.proxy.settings import GroupSettings, Settings
 from holdfast.proxy.upstream import Answer, NodeFailed
 
@@ -38,8 +39,10 @@ class Group:
         self.name = settings.name
         self.slot = settings.slot
         self.weight = settings.weight
+        self.patience_s = proxy.patience_s
+        self.attempt_s = proxy.attempt_s
         self.nodes = [Node(address, proxy) for address in settings.nodes]
-        self._settings = proxy
+        self._check_s = proxy.check_s
         self._counts = counts
         self._turn = 0
         self._checking: asyncio.Task[None] | None = None
@@ -59,15 +62,15 @@ class Group:
         """As `call`. Where a connection is there, the request leaves at once, and without a task if all goes well."""
         loop = asyncio.get_running_loop()
         node = self.in_turn()[0]
-        connection = node.take_idle() if node.is_up else None
+        connection = node.calls.take_idle() if node.is_up else None
         if connection is None:
             return loop.create_task(self.call(path, body))
         result: asyncio.Future[Answer] = loop.create_future()
-        timer = loop.call_later(self._settings.attempt_s, connection.abort)
+        timer = loop.call_later(self.attempt_s, connection.abort)
 
         def answered(answer: Answer | NodeFailed) -> None:
             timer.cancel()
-            node.give_back(connection)
+            node.calls.give_back(connection)
             if result.done():
                 return
             if isinstance(answer, Answer) and answer.status != _UNAVAILABLE:
@@ -77,23 +80,25 @@ class Group:
             trying = loop.create_task(self.call(path, body))
             trying.add_done_callback(lambda done: _pass_on(done, result))
 
-        connection.ask(node.request(path, body), answered)
+        connection.ask(node.post(path, body), answered)
         return result
 
     async def call(self, path: bytes, body: bytes, patience_s: float | None = None) -> Answer:
-        """Have a node do it; sent again where nobody knows. Raises `NoGroupAnswers`."""
+        """Have a node do it; sent again where nobody knows. Raises `NoGroupAnswers`, `Overloaded`."""
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + (self._settings.patience_s if patience_s is None else patience_s)
+        deadline_s = loop.time() + (self.patience_s if patience_s is None else patience_s)
         refusal: Answer | None = None
         while True:
+            failures: list[NodeFailed] = []
             for node in self.in_turn():
                 left_s = deadline_s - loop.time()
                 if left_s <= 0:
                     break
                 try:
-                    answer = await node.exchange(path, body, min(self._settings.attempt_s, left_s))
-                except NodeFailed:
+                    answer = await node.exchange(node.post(path, body), min(self.attempt_s, left_s))
+                except NodeFailed as error:
                     self._counts["retries"] += 1
+                    failures.append(error)
                     continue
                 if answer.status != _UNAVAILABLE:
                     return answer
@@ -102,10 +107,26 @@ class Group:
             if loop.time() + _PAUSE_S >= deadline_s:
                 if refusal is not None:
                     return refusal
-                raise self.silent()
+                raise self.silent(failures)
             await asyncio.sleep(_PAUSE_S)
 
-    def silent(self) -> NoGroupAnswers:
+    async def ask(self, target: bytes) -> Answer:
+        """A small GET, of whichever node answers. Raises `NoGroupAnswers`, `Overloaded`."""
+        failures: list[NodeFailed] = []
+        for node in self.in_turn():
+            try:
+                answer = await node.exchange(node.get(target), self.attempt_s)
+            except NodeFailed as error:
+                failures.append(error)
+                continue
+            if answer.status != _UNAVAILABLE:
+                return answer
+        raise self.silent(failures)
+
+    def silent(self, failures: Sequence[NodeFailed] = ()) -> HoldfastError:
+        """What to say where none of the nodes has answered."""
+        if failures and all(isinstance(each, PoolFull) for each in failures):
+            return Overloaded(f"group {self.name} has as many requests as a proxy gives it; try again in a moment")
         problems = "; ".join(f"{node.address}: {node.problem or 'no answer'}" for node in self.nodes)
         return NoGroupAnswers(f"no node of group {self.name} answers ({problems}); try again when one is back")
 
@@ -124,18 +145,20 @@ class Group:
     async def _check_on(self, log: Callable[..., None]) -> None:
         while True:
             await asyncio.gather(*(self._check(node, log) for node in self.nodes))
-            await asyncio.sleep(self._settings.check_s)
+            await asyncio.sleep(self._check_s)
 
     async def _check(self, node: Node, log: Callable[..., None]) -> None:
         was_up = node.is_up
         try:
-            answer = await node.exchange(b"/broker_info", b"{}", self._settings.attempt_s)
-            info = _decode_info(answer.body)
+            request = node.post(b"/broker_info", b"{}")
+            info = _decode_info((await node.exchange(request, self.attempt_s, node.checks)).body)
             node.is_up, node.is_leader = info.has_quorum, info.is_leader
             node.problem = "" if info.has_quorum else "it has no majority"
-        except (NodeFailed, msgspec.MsgspecError) as error:
+        except Exception as error:  # noqa: BLE001 - whoever looks after the nodes must not end
             node.is_up = node.is_leader = False
             node.problem = str(error)
+            if not isinstance(error, (NodeFailed, msgspec.MsgspecError)):
+                log("check_failed", group=self.name, node=str(node.address), error=repr(error))
         if was_up != node.is_up:
             log("node_up" if node.is_up else "node_down", group=self.name, node=str(node.address), why=node.problem)
 

@@ -13,7 +13,7 @@ from holdfast.frontends.http.errors import decoded
 from holdfast.frontends.http.exchange import JSON_TYPE, NO_STORE, Response, json_response, json_text
 from holdfast.model.errors import NoGroupAnswers
 from holdfast.proxy.groups import Group
-from holdfast.proxy.queues import QueueCalls
+from holdfast.proxy.queues import NUMBER_MAX, QueueCalls
 from holdfast.proxy.settings import SLOTS
 from holdfast.proxy.upstream import Answer
 
@@ -73,9 +73,9 @@ class Listing:
         wanted = decoded(_queues_decoder, body)
         found: list[int] = []
         for group in self._groups:
-            answer = await _well(group, b"/get_all_queues", b"{}")
+            answer = well(group, await group.call(b"/get_all_queues", b"{}"))
             numbers = msgspec.json.decode(answer.body, type=schema.Queues).queue_ids
-            found += [number * SLOTS + group.slot for number in numbers]
+            found += [number * SLOTS + group.slot for number in numbers if number <= NUMBER_MAX]
         found = sorted(number for number in found if number > (wanted.after or 0))
         if wanted.limit is None or len(found) <= wanted.limit:
             return json_response(schema.Queues(found))
@@ -131,8 +131,9 @@ class Listing:
             if after is not None and group.slot == after[0] % SLOTS:
                 ask["after"] = {"queue_id": after[0] // SLOTS, kind.place: after[1]}
             while True:
-                page = kind.decoder.decode((await _well(group, kind.path, _encode(ask))).body)
+                page = kind.decoder.decode(well(group, await group.call(kind.path, _encode(ask))).body)
                 rows: list[Any] = getattr(page, kind.field)
+                rows = [row for row in rows if row.queue_id <= NUMBER_MAX]
                 for row in rows:
                     row.queue_id = row.queue_id * SLOTS + group.slot
                 if rows or page.next is not None:
@@ -151,9 +152,8 @@ async def _written(field: str, pages: AsyncIterator[tuple[list[Any], bool]]) -> 
     yield b"]}" if before == b"," else before + b"]}"
 
 
-async def _well(group: Group, path: bytes, body: bytes) -> Answer:
+def well(group: Group, answer: Answer) -> Answer:
     """An answer that is no error: a part of a listing that is missing must not look as if it were not there."""
-    answer = await group.call(path, body)
     if answer.status != 200:
         raise NoGroupAnswers(f"group {group.name} cannot list what it has now (status {answer.status}); try again")
     return answer

@@ -12,7 +12,6 @@ from holdfast.broker.queue_names import queue_id_of, topic_of
 from holdfast.model.errors import NoGroupAnswers, QueueNotFound, TopicNotFound
 from holdfast.proxy.groups import Group, heaviest
 from holdfast.proxy.queues import QueueCalls
-from holdfast.proxy.relay import asked
 
 _REMEMBERED_S: Final = 10.0
 _REMEMBERED_MAX: Final = 10_000
@@ -43,24 +42,38 @@ class Places:
                 group, local = self._queues.place_of(number)
             except QueueNotFound as error:
                 raise TopicNotFound(f"{error.message}; names like {topic} are those of queues") from None
-            return Place(group, topic_of(local))
+            place = Place(group, topic_of(local))
+            if or_new and not await self._is_there(topic, place):
+                raise TopicNotFound(f"there is no queue {number}; POST /create_queue makes one and answers with its id")
+            return place
         if not _NAME.match(topic):
             # What is wrong with it, a broker says best.
             return Place(heaviest(self._groups, topic), topic)
-        now_s = asyncio.get_running_loop().time()
-        known = self._known.get(topic)
-        if known is not None and now_s - known[1] < _REMEMBERED_S:
-            return Place(known[0], topic)
-        found = await self._looked_up(topic)
+        found = self._remembered(topic) or await self._looked_up(topic)
         if found is None:
             if not or_new:
                 raise TopicNotFound(f"none of the groups has a topic {topic}; publish to it or create it")
             return Place(heaviest(self._groups, topic), topic)
-        self._known[topic] = (found, now_s)
+        return Place(found, topic)
+
+    async def _is_there(self, topic: str, place: Place) -> bool:
+        """Whether a queue is there: a broker makes what is published to, and queues get their numbers otherwise."""
+        if self._remembered(topic) is not None:
+            return True
+        status = (await place.group.ask(f"/v1/topics/{place.topic}".encode())).status
+        if status == 200:
+            self._remember(topic, place.group)
+        return status != 404
+
+    def _remembered(self, topic: str) -> Group | None:
+        group, since_s = self._known.get(topic, (None, 0.0))
+        return group if asyncio.get_running_loop().time() - since_s < _REMEMBERED_S else None
+
+    def _remember(self, topic: str, group: Group) -> None:
+        self._known[topic] = (group, asyncio.get_running_loop().time())
         self._known.move_to_end(topic)
         if len(self._known) > _REMEMBERED_MAX:
             self._known.popitem(last=False)
-        return Place(found, topic)
 
     def forget(self, topic: str) -> None:
         self._known.pop(topic, None)
@@ -77,7 +90,7 @@ class Places:
         if len(self._groups) == 1:
             return self._groups[0]
         path = f"/v1/topics/{topic}".encode()
-        answers = await asyncio.gather(*(asked(group, path) for group in self._groups), return_exceptions=True)
+        answers = await asyncio.gather(*(group.ask(path) for group in self._groups), return_exceptions=True)
         having, silent = [], []
         for group, answer in zip(self._groups, answers, strict=True):
             if isinstance(answer, BaseException):
@@ -87,7 +100,9 @@ class Places:
             elif answer.status != 404:
                 silent.append(group.name)
         if having:
-            return heaviest(having, topic)
+            found = heaviest(having, topic)
+            self._remember(topic, found)
+            return found
         if silent:
             # It may be there: made anew elsewhere it would be two.
             raise NoGroupAnswers(

@@ -7,8 +7,10 @@ what is sent again, because nobody knows what became of it, is stored once, and 
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -20,41 +22,104 @@ from holdfast.frontends.http import queue_schema as schema
 from holdfast.frontends.http.errors import body_error
 from holdfast.frontends.http.exchange import NO_STORE, Response
 from holdfast.frontends.http.short_way import Begun
-from holdfast.model.errors import NoGroupAnswers, QueueNotFound
+from holdfast.model.errors import NotReplicable, Overloaded, QueueNotFound, TooManyTopics
+from holdfast.model.limits import READERS_PER_CURSOR_MAX
 from holdfast.proxy.groups import Group
 from holdfast.proxy.settings import SLOTS
 from holdfast.proxy.upstream import Answer
+
+
+class _Error(msgspec.Struct):
+    code: str
+
+
+class _Failed(msgspec.Struct):
+    error: _Error
+
 
 _decode_append: Final = msgspec.json.Decoder(schema.Append).decode
 _decode_read: Final = msgspec.json.Decoder(schema.Read).decode
 _decode_create: Final = msgspec.json.Decoder(schema.CreateQueue).decode
 _decode_created: Final = msgspec.json.Decoder(schema.CreatedQueue).decode
+_decode_failed: Final = msgspec.json.Decoder(_Failed).decode
 _encode: Final = msgspec.json.Encoder().encode
+
+_BAD_REQUEST: Final = 400
+# Above it, ids would be more than readers of JSON keep.
+NUMBER_MAX: Final = QUEUE_ID_MAX // SLOTS
 
 _KEPT_HEADERS: Final = frozenset((b"content-type", b"retry-after"))
 
 
+# How many reads of one pointer, or creations in one group, a proxy has under way: of each, a broker remembers the 256
+# readers that asked last. So what is sent again is known there, as long as no more than four proxies ask at once.
+AT_ONCE_MAX: Final = READERS_PER_CURSOR_MAX // 4
+
+_Pointer = tuple[int, str]
+
+
+class _Line:
+    """Names that are free for one pointer, and who waits for one."""
+
+    __slots__ = ("free", "made", "waiting")
+
+    def __init__(self) -> None:
+        self.free: list[str] = []
+        self.made = 0
+        self.waiting: deque[asyncio.Future[str]] = deque()
+
+
 class Readers:
-    """Names to ask under, one for each request that is under way: a broker remembers the last request of each."""
+    """Names to ask under, for each pointer one for each request under way: a broker remembers each one's last."""
 
     def __init__(self) -> None:
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers = itertools.count(1)
-        self._made = 0
-        self._free: list[str] = []
+        self._lines: dict[_Pointer, _Line] = {}
 
-    def take(self) -> str:
-        if self._free:
-            return self._free.pop()
-        self._made += 1
-        return f"{self._prefix}-{self._made}"
+    def take(self, pointer: _Pointer) -> str | None:
+        """A name to use alone; none where one has to be waited for."""
+        line = self._lines.get(pointer)
+        if line is None:
+            line = self._lines[pointer] = _Line()
+        if line.free:
+            return line.free.pop()
+        if line.made >= AT_ONCE_MAX:
+            return None
+        line.made += 1
+        return f"{self._prefix}-{line.made}"
+
+    async def wait(self, pointer: _Pointer, timeout_s: float) -> str:
+        """The same, in turn. Raises `Overloaded`."""
+        reader = self.take(pointer)
+        if reader is not None:
+            return reader
+        turn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._lines[pointer].waiting.append(turn)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.give_back(pointer, turn.result())
+            if isinstance(error, TimeoutError):
+                raise Overloaded(f"{AT_ONCE_MAX} requests like this are under way; try again in a moment") from None
+            raise
 
     def request_id(self, reader: str) -> str:
         """Numbers rise over all readers, and so for each of them."""
         return f"{reader}:{next(self._numbers)}"
 
-    def give_back(self, reader: str) -> None:
-        self._free.append(reader)
+    def give_back(self, pointer: _Pointer, reader: str) -> None:
+        line = self._lines[pointer]
+        while line.waiting:
+            turn = line.waiting.popleft()
+            if not turn.done():
+                turn.set_result(reader)
+                return
+        line.free.append(reader)
+        if len(line.free) == line.made:
+            del self._lines[pointer]
 
 
 class QueueCalls:
@@ -95,17 +160,23 @@ class QueueCalls:
         except (ValueError, RecursionError) as error:
             raise body_error(error, body) from None
         group, number = self.place_of(wanted.queue_id)
-        reader = None if wanted.request_id is not None else self._readers.take()
-        request_id = wanted.request_id if reader is None else self._readers.request_id(reader)
-        told = b'{"queue_id":%d,"client_id":%b,"request_id":%b}' % (
-            number,
-            _encode(wanted.client_id),
-            _encode(request_id),
-        )
-        answered = group.begin(b"/read", told)
-        if reader is not None:
-            answered.add_done_callback(lambda _: self._readers.give_back(reader))
-        return answered, partial(_passed_on, wanted.queue_id)
+        answer = partial(_passed_on, wanted.queue_id)
+        if wanted.request_id is not None:
+            return group.begin(b"/read", _told(number, wanted.client_id, wanted.request_id)), answer
+        pointer = (wanted.queue_id, wanted.client_id)
+        reader = self._readers.take(pointer)
+        if reader is None:
+            return asyncio.get_running_loop().create_task(self._read_in_turn(group, number, pointer)), answer
+        return self._begin_read(group, number, pointer, reader), answer
+
+    def _begin_read(self, group: Group, number: int, pointer: _Pointer, reader: str) -> asyncio.Future[Answer]:
+        answered = group.begin(b"/read", _told(number, pointer[1], self._readers.request_id(reader)))
+        answered.add_done_callback(lambda _: self._readers.give_back(pointer, reader))
+        return answered
+
+    async def _read_in_turn(self, group: Group, number: int, pointer: _Pointer) -> Answer:
+        reader = await self._readers.wait(pointer, group.patience_s)
+        return await self._begin_read(group, number, pointer, reader)
 
     # --- creating -----------------------------------------------------------------------------------
 
@@ -119,24 +190,41 @@ class QueueCalls:
             # Sent again through another proxy, it has to reach the same group.
             group = max(self._groups, key=lambda each: each.weight(f"create\n{wanted.request_id}"))
             return self._created(group, await group.call(b"/create_queue", body))
-        reader = self._readers.take()
+        self._turn += 1
+        count = len(self._groups)
+        rotated = [self._groups[(self._turn + place) % count] for place in range(count)]
+        group = sorted(rotated, key=lambda each: not each.is_up)[0]
+        numbers = (0, group.name)
+        reader = await self._readers.wait(numbers, group.patience_s)
         try:
             told = _encode({"request_id": self._readers.request_id(reader)})
-            self._turn += 1
-            count = len(self._groups)
-            rotated = [self._groups[(self._turn + place) % count] for place in range(count)]
-            group = sorted(rotated, key=lambda each: not each.is_up)[0]
-            return self._created(group, await group.call(b"/create_queue", told))
+            answer = await group.call(b"/create_queue", told)
         finally:
-            self._readers.give_back(reader)
+            self._readers.give_back(numbers, reader)
+        if answer.status == _BAD_REQUEST and _code(answer) == NotReplicable.code:
+            # A plain pair keeps no ids. What is sent twice there makes a queue that nobody knows of, and no harm.
+            answer = await group.call(b"/create_queue", b"{}")
+        return self._created(group, answer)
 
     def _created(self, group: Group, answer: Answer) -> Response:
         if answer.status != 200:
             return response_of(answer)
-        queue_id = _decode_created(answer.body).queue_id * SLOTS + group.slot
-        if queue_id > QUEUE_ID_MAX:
-            raise NoGroupAnswers(f"group {group.name} has given all numbers that a proxy can pass on")
-        return response_of(answer._replace(body=b'{"queue_id":%d}' % queue_id))
+        number = _decode_created(answer.body).queue_id
+        if number > NUMBER_MAX:
+            raise TooManyTopics(f"group {group.name} has given all numbers that a proxy can pass on")
+        return response_of(answer._replace(body=b'{"queue_id":%d}' % (number * SLOTS + group.slot)))
+
+
+def _told(number: int, client_id: str, request_id: str) -> bytes:
+    return b'{"queue_id":%d,"client_id":%b,"request_id":%b}' % (number, _encode(client_id), _encode(request_id))
+
+
+def _code(answer: Answer) -> str | None:
+    """The code of an error."""
+    try:
+        return _decode_failed(answer.body).error.code
+    except msgspec.MsgspecError:
+        return None
 
 
 def response_of(answer: Answer) -> Response:

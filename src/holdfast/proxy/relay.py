@@ -1,21 +1,23 @@
 """A request as it is to a node and its answer back, piece by piece: no more than a few pieces are in memory.
 
 It goes to another node only where it cannot have been taken yet: nothing of it was sent, or it has no body and changes
-nothing. Headers that are about one connection stay on theirs.
+nothing. Headers that are about one connection stay on theirs. Where a request ends is said to a node by the proxy
+alone, from what it will send: whatever a client says of its connection, two sides can never see two ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final
 
-from holdfast.frontends.http.exchange import HeaderList, Receive, Response
-from holdfast.model.errors import HoldfastError
+from holdfast.frontends.http.exchange import ClientGone, HeaderList, Receive, Response
+from holdfast.model.limits import KIB
 from holdfast.proxy.groups import Group
 from holdfast.proxy.nodes import Node
-from holdfast.proxy.upstream import Answer, Head, NodeConnection, NodeFailed
+from holdfast.proxy.pool import Pool
+from holdfast.proxy.upstream import Head, NodeConnection, NodeFailed
 
 _HOP_BY_HOP: Final = frozenset(
     (
@@ -32,88 +34,121 @@ _HOP_BY_HOP: Final = frozenset(
 )
 # The proxy has looked at where a request comes from; to the node it comes from the proxy.
 _OF_BROWSERS: Final = frozenset((b"host", b"origin", b"referer", b"sec-fetch-site", b"expect"))
+_NOT_FOR_NODES: Final = _HOP_BY_HOP | _OF_BROWSERS | {b"content-length"}
+# The proxy's own server says this of every answer.
+_NOT_FOR_CLIENTS: Final = _HOP_BY_HOP | {b"x-content-type-options"}
 # A long poll may take a minute before it answers.
 _HEAD_S: Final = 90.0
 _SAFE: Final = frozenset(("GET", "HEAD"))
+# A body of more than this takes as long as its client likes, and so do answers that are pages or tails.
+_SHORT_BODY_BYTES_MAX: Final = 64 * KIB
+_LONG_ANSWERS: Final = (b"/messages", b"/batches", b"/tail")
 
 
-async def asked(group: Group, target: bytes) -> Answer:
-    """A small GET, of whichever node answers. Raises `NoGroupAnswers`."""
-    for node in group.in_turn():
-        try:
-            connection = await node.take()
-        except NodeFailed:
-            continue
-        timer = asyncio.get_running_loop().call_later(3.0, connection.abort)
-        try:
-            answer = await connection.answer(b"GET %b HTTP/1.1\r\nhost: %b\r\n\r\n" % (target, node.host))
-        except NodeFailed:
-            continue
-        finally:
-            timer.cancel()
-            node.give_back(connection)
-        if answer.status != 503:
-            return answer
-    raise group.silent()
+def _end_to_end(fields: Iterable[tuple[bytes, bytes]], left_out: frozenset[bytes]) -> HeaderList:
+    """Without the fields of one connection, also those that it names itself; what says how to read a body stays."""
+    fields = list(fields)
+    named = {name.strip().lower() for field, value in fields if field == b"connection" for name in value.split(b",")}
+    return [
+        (name, value)
+        for name, value in fields
+        if name not in left_out and (name not in named or name.startswith(b"content-"))
+    ]
 
 
 class Relay:
-    """One request on its way to a group."""
+    """One request on its way to a group. `body`: all of it, where it was received before."""
 
     def __init__(
-        self, group: Group, method: str, target: bytes, headers: Mapping[bytes, bytes], receive: Receive
+        self,
+        group: Group,
+        method: str,
+        target: bytes,
+        headers: Sequence[tuple[bytes, bytes]],
+        receive: Receive,
+        body: bytes | None = None,
     ) -> None:
         self._group = group
         self._method = method
         self._target = target
         self._headers = headers
         self._receive = receive
-        self._is_chunked = b"transfer-encoding" in headers
-        self._has_body = self._is_chunked or headers.get(b"content-length", b"0") != b"0"
+        self._body = body
+        given = dict(headers)
+        self._is_chunked = body is None and b"transfer-encoding" in given
+        # The server's parser has checked that it is a number, and that there is one at most.
+        self._body_bytes = len(body) if body is not None else int(given.get(b"content-length", b"0"))
+        self._has_body = self._is_chunked or self._body_bytes > 0
+        is_upload = self._is_chunked or self._body_bytes > _SHORT_BODY_BYTES_MAX
+        self._is_long = is_upload or (method in _SAFE and target.partition(b"?")[0].endswith(_LONG_ANSWERS))
 
     async def response(self) -> Response:
-        """The node's answer; its body is a stream. Raises `NoGroupAnswers`."""
+        """The node's answer; its body is a stream. Raises `NoGroupAnswers`, `Overloaded`."""
         may_repeat = self._method in _SAFE and not self._has_body
-        refusal: tuple[Node, NodeConnection, Head] | None = None
+        refusal: tuple[Pool, NodeConnection, Head] | None = None
+        failures: list[NodeFailed] = []
         for node in self._group.in_turn():
+            pool = node.streams if self._is_long else node.calls
             try:
-                connection = await node.take()
-            except NodeFailed:
+                connection = await pool.take(asyncio.get_running_loop().time() + self._group.attempt_s)
+            except NodeFailed as error:
+                failures.append(error)
                 continue
             try:
                 head = await self._head(node, connection)
             except NodeFailed as error:
-                node.give_back(connection)
+                pool.give_back(connection)
                 node.problem = str(error)
+                failures.append(error)
                 if may_repeat or not error.sent:
                     continue
-                raise self._group.silent() from None
+                raise self._group.silent(failures) from None
             except BaseException:
                 connection.abort()
-                node.give_back(connection)
+                pool.give_back(connection)
                 raise
             if refusal is not None:
                 _drop(*refusal)
                 refusal = None
             if head.status == 503 and may_repeat:
-                refusal = (node, connection, head)
+                refusal = (pool, connection, head)
                 continue
-            return self._relayed(node, connection, head)
+            return self._relayed(pool, connection, head)
         if refusal is not None:
             return self._relayed(*refusal)
-        raise self._group.silent()
+        raise self._group.silent(failures)
 
     async def _head(self, node: Node, connection: NodeConnection) -> Head:
+        """Raises `NodeFailed`, `ClientGone`."""
         head = connection.begin(self._request_head(node), is_without_body=self._method == "HEAD")
-        if not self._has_body:
-            return await _in_time(head)
-        sending = asyncio.ensure_future(self._send_body(connection))
+        if self._has_body and self._body is None and not head.done():
+            await self._send_body(connection, head)
+        async with self._while_client_is_there(connection) as gone:
+            try:
+                return await asyncio.wait_for(head, _HEAD_S)
+            except TimeoutError:
+                raise NodeFailed(f"no answer within {_HEAD_S:g} s", sent=True) from None
+            except NodeFailed:
+                if gone.done():
+                    raise ClientGone from None
+                raise
+
+    def _request_head(self, node: Node) -> bytes:
+        fields = [(b"host", node.host), *_end_to_end(self._headers, _NOT_FOR_NODES)]
+        if self._is_chunked:
+            fields.append((b"transfer-encoding", b"chunked"))
+        elif self._has_body or self._method not in _SAFE:
+            fields.append((b"content-length", b"%d" % self._body_bytes))
+        lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+        return b"%b %b HTTP/1.1\r\n%b\r\n%b" % (self._method.encode(), self._target, lines, self._body or b"")
+
+    async def _send_body(self, connection: NodeConnection, head: asyncio.Future[Head]) -> None:
+        sending = asyncio.ensure_future(self._write_body(connection))
         try:
             # A node may refuse a body before it has all of it.
             await asyncio.wait((head, sending), return_when=asyncio.FIRST_COMPLETED)
             if sending.done() and not head.done():
                 sending.result()
-            return await _in_time(head)
         finally:
             if not sending.done():
                 sending.cancel()
@@ -121,28 +156,11 @@ class Relay:
                 connection.keeps_alive = False
             await asyncio.gather(sending, return_exceptions=True)
 
-    def _request_head(self, node: Node) -> bytes:
-        named = {name.strip().lower() for name in self._headers.get(b"connection", b"").split(b",")}
-        fields = [
-            b"%b: %b\r\n" % field
-            for field in self._headers.items()
-            if field[0] not in _HOP_BY_HOP and field[0] not in _OF_BROWSERS and field[0] not in named
-        ]
-        if self._is_chunked:
-            fields.append(b"transfer-encoding: chunked\r\n")
-        return b"%b %b HTTP/1.1\r\nhost: %b\r\n%b\r\n" % (
-            self._method.encode(),
-            self._target,
-            node.host,
-            b"".join(fields),
-        )
-
-    async def _send_body(self, connection: NodeConnection) -> None:
+    async def _write_body(self, connection: NodeConnection) -> None:
         while True:
             event = await self._receive()
             if event["type"] != "http.request":
-                connection.abort()
-                raise NodeFailed("the client hung up", sent=True)
+                raise ClientGone
             piece = event.get("body", b"")
             if piece:
                 await connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
@@ -151,38 +169,36 @@ class Relay:
                     await connection.write(b"0\r\n\r\n")
                 return
 
-    def _relayed(self, node: Node, connection: NodeConnection, head: Head) -> Response:
-        headers: HeaderList = [
-            field for field in head.headers if field[0] not in _HOP_BY_HOP and field[0] != b"x-content-type-options"
-        ]
+    def _relayed(self, pool: Pool, connection: NodeConnection, head: Head) -> Response:
+        headers = _end_to_end(head.headers, _NOT_FOR_CLIENTS)
         if self._method == "HEAD":
-            node.give_back(connection)
+            pool.give_back(connection)
             return Response(head.status, headers, stream=_nothing())
-        return Response(head.status, headers, stream=self._pieces(node, connection))
+        return Response(head.status, headers, stream=self._pieces(pool, connection))
 
-    async def _pieces(self, node: Node, connection: NodeConnection) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, pool: Pool, connection: NodeConnection) -> AsyncGenerator[bytes, None]:
         """The answer's body. It ends when the client leaves; where the node fails it breaks off, and does not end."""
+        try:
+            async with self._while_client_is_there(connection):
+                while (piece := await connection.piece()) is not None:
+                    yield piece
+        finally:
+            pool.give_back(connection)
+
+    @contextlib.asynccontextmanager
+    async def _while_client_is_there(self, connection: NodeConnection) -> AsyncGenerator[asyncio.Task[None], None]:
+        """When the client leaves, the node is hung up on: nobody waits for its answer."""
         gone = asyncio.ensure_future(self._until_gone())
         gone.add_done_callback(lambda done: None if done.cancelled() else connection.abort())
         try:
-            while (piece := await connection.piece()) is not None:
-                yield piece
+            yield gone
         finally:
             gone.cancel()
-            with contextlib.suppress(asyncio.CancelledError, HoldfastError):
-                await gone
-            node.give_back(connection)
+            await asyncio.gather(gone, return_exceptions=True)
 
     async def _until_gone(self) -> None:
         while (await self._receive())["type"] == "http.request":
             pass
-
-
-async def _in_time(head: asyncio.Future[Head]) -> Head:
-    try:
-        return await asyncio.wait_for(head, _HEAD_S)
-    except TimeoutError:
-        raise NodeFailed(f"no answer within {_HEAD_S:g} s", sent=True) from None
 
 
 async def _nothing() -> AsyncGenerator[bytes, None]:
@@ -190,6 +206,6 @@ async def _nothing() -> AsyncGenerator[bytes, None]:
     yield b""
 
 
-def _drop(node: Node, connection: NodeConnection, _head: Head) -> None:
+def _drop(pool: Pool, connection: NodeConnection, _head: Head) -> None:
     connection.abort()
-    node.give_back(connection)
+    pool.give_back(connection)

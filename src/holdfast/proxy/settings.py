@@ -50,6 +50,8 @@ class Settings:
     check_s: float = 0.5
     # To one node: each is a request under way.
     connections_per_node_max: int = 256
+    # To one node, beside those: what may take long, as tails, pages of messages and uploads do.
+    streams_per_node_max: int = 128
 
 
 def parse_groups(texts: Sequence[str]) -> tuple[GroupSettings, ...]:

@@ -42,7 +42,7 @@ OnAnswer = Callable[[Answer | NodeFailed], None]
 
 
 class NodeConnection(asyncio.Protocol):
-    """Carries one exchange at a time; whatever goes wrong ends it."""
+    """Carries one exchange at a time; whatever goes wrong ends it, and so does what comes between two of them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -72,6 +72,9 @@ class NodeConnection(asyncio.Protocol):
         self._fail(NodeFailed(f"hung up: {exc}" if exc else "hung up before it answered", sent=True))
 
     def data_received(self, data: bytes) -> None:
+        if self._is_whole:
+            self._unasked()
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -85,6 +88,11 @@ class NodeConnection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
+
+    def _unasked(self) -> None:
+        """Whoever asks next must not take for an answer what was there before."""
+        self._fail(NodeFailed("sent what nobody had asked for", sent=True))
+        self.abort()
 
     def _fail(self, failure: NodeFailed) -> None:
         if self._failure is None:
@@ -104,6 +112,8 @@ class NodeConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._headers = []
+        if self._is_whole:
+            self._unasked()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name.lower(), value))

@@ -109,7 +109,7 @@ class Router:
                 route = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
                 if route is None:
                     raise _not_allowed(method, methods)
-                return route, tuple(map(_decoded, names))
+                return route, tuple(map(decoded_name, names))
         raise NotFound("there is nothing at this path; GET /docs shows every call")
 
 
@@ -118,7 +118,8 @@ def _not_allowed(method: str, methods: dict[str, Route]) -> MethodNotAllowed:
     return MethodNotAllowed(f"{method} is not possible here; {allowed} is", allowed)
 
 
-def _decoded(segment: bytes) -> str:
+def decoded_name(segment: bytes) -> str:
+    """A name in a path as it is meant. Raises `BadValue`."""
     try:
         return (unquote_to_bytes(segment) if b"%" in segment else segment).decode()
     except UnicodeDecodeError:
