@@ -23,14 +23,18 @@ def drawn(first: int, count: int = 1) -> Drawn:
     return Drawn(Offset(first), count)
 
 
+def again(first: int, count: int = 1) -> Drawn:
+    return Drawn(Offset(first), count, is_repeat=True)
+
+
 async def test_request_that_comes_again_gets_the_same_message_also_after_a_restart(store: Store) -> None:
     await store.publish(await store.create(), *[b"%d" % number for number in range(10)])
     assert await draw(store, Draw("a", "1"), Draw("b", "1"), Draw("n", "x", 3)) == [drawn(0), drawn(1), drawn(2, 3)]
     assert store.cursor("t", "c") == {0: 5}
-    assert await draw(store, Draw("b", "1"), Draw("a", "2"), Draw("n", "x", 3)) == [drawn(1), drawn(5), drawn(2, 3)]
+    assert await draw(store, Draw("b", "1"), Draw("a", "2"), Draw("n", "x", 3)) == [again(1), drawn(5), again(2, 3)]
     await store.restart()
     assert store.cursor("t", "c") == {0: 6}
-    assert await draw(store, Draw("a", "2"), Draw("b", "1"), Draw("b", "2")) == [drawn(5), drawn(1), drawn(6)]
+    assert await draw(store, Draw("a", "2"), Draw("b", "1"), Draw("b", "2")) == [again(5), again(1), drawn(6)]
     # Whose reader has gone on is answered by nobody any more, and must not take a message with it.
     assert await draw(store, Draw("a", "1"), Draw("b", "1")) == [OUTDATED_DRAW, OUTDATED_DRAW]
     assert store.cursor("t", "c") == {0: 7}
@@ -51,7 +55,7 @@ async def test_nothing_is_drawn_where_there_is_nothing_and_no_cursor_is_made(sto
     assert await draw(store, Draw("a", "2", 5), end=2) == [NOTHING_DRAWN]
     # What was not given is not remembered: asked again, it gets what has come meanwhile.
     assert await draw(store, Draw("a", "2", 5), Draw("b", "1"), end=4) == [drawn(2, 2), NOTHING_DRAWN]
-    assert await draw(store, Draw("a", "2"), Draw("b", "1"), end=4) == [drawn(2, 2), NOTHING_DRAWN]
+    assert await draw(store, Draw("a", "2"), Draw("b", "1"), end=4) == [again(2, 2), NOTHING_DRAWN]
 
 
 async def test_draw_begins_where_the_log_does_and_follows_a_seek(store: Store) -> None:
@@ -76,7 +80,7 @@ async def test_readers_that_are_remembered_are_bounded_and_the_same_after_a_rest
     await store.restart()
     assert await draw(store, Draw("new", "1"), end=10_000) == [drawn(last + 1)]
     repeated = await draw(store, Draw("r1", "2"), Draw("r3", "1"), Draw("r0", "1"), Draw("r2", "1"), end=10_000)
-    assert repeated == [drawn(last), drawn(3), drawn(last + 2), drawn(last + 3)]
+    assert repeated == [again(last), again(3), drawn(last + 2), drawn(last + 3)]
 
 
 async def test_nothing_is_drawn_of_a_topic_that_is_not_there(store: Store) -> None:

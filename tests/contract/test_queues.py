@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.broker.broker import Broker
-from holdfast.broker.queue_names import topic_of
+from holdfast.broker.queue_making import LAST_NUMBER, NUMBERS
+from holdfast.broker.queue_names import QUEUE_ID_MAX, topic_of
 from holdfast.broker.queues import Queues
-from holdfast.model.errors import NotAQueue, QueueNotFound, RequestOutdated, TooLarge
+from holdfast.broker.read_ahead import ReadAhead
+from holdfast.model.draws import Drawn
+from holdfast.model.errors import (
+    NotAQueue,
+    OffsetOutOfRange,
+    QueueNotFound,
+    RequestOutdated,
+    TooLarge,
+    TooManyTopics,
+    TopicNotFound,
+    Unavailable,
+)
+from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.messages import StoredMessage
 from holdfast.model.topics import TopicConfig
 from tests.contract.stores import Store
@@ -42,6 +56,109 @@ async def test_numbers_are_given_once_also_to_many_at_once_and_after_a_deletion(
     assert await queues.create("me:1") == 8
     assert await queues.create("me:1") == 8
     assert queues.ids() == [1, 2, 3, 4, 5, 6, 8]
+
+
+async def test_topics_made_by_hand_neither_use_up_the_numbers_nor_are_taken_for_new_queues(store: Store) -> None:
+    queues = queues_of(store)
+    far = topic_of(QUEUE_ID_MAX)
+    await store.create(far)
+    assert await queues.create() == 1
+    await store.create(topic_of(2))
+    assert await queues.create() == 3
+    if isinstance(store.running, PlainBackend):
+        return
+    # Those that are made while a number is drawn.
+    draw, by_hand = store.backend.draw_cursor, [4, 5]
+
+    async def drawing(topic: TopicName, name: CursorName, number: int, **more: Any) -> list[Drawn]:
+        found = await draw(topic, name, number, **more)
+        if by_hand and found[0].first == by_hand[0]:
+            await store.create(topic_of(by_hand.pop(0)))
+        return found
+
+    store.backend.draw_cursor = drawing  # type: ignore[method-assign]
+    try:
+        assert await queues.create("a:1") == 6
+    finally:
+        store.backend.draw_cursor = draw  # type: ignore[method-assign]
+    assert [await queues.create("a:1") for _ in range(2)] == [6, 6]
+    assert [await queues.create("a:2"), await queues.create()] == [7, 8]
+
+
+async def test_numbers_that_have_run_out_are_not_given_twice(store: Store) -> None:
+    if isinstance(store.running, PlainBackend):
+        pytest.skip("a plain pair replicates nothing but messages")
+    queues = queues_of(store)
+    await queues.create()
+    last = {0: Offset(QUEUE_ID_MAX)}
+    await store.backend.set_cursor(NUMBERS, LAST_NUMBER, last)
+    assert await queues.create() == QUEUE_ID_MAX
+    for request_id in (None, "a:1", "b:1"):
+        with pytest.raises(TooManyTopics):
+            await queues.create(request_id)
+
+
+async def test_request_makes_a_queue_that_was_not_finished_and_none_that_was_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(store.running, PlainBackend):
+        pytest.skip("a plain pair replicates nothing but messages")
+    queues = queues_of(store)
+    with monkeypatch.context() as patched:
+
+        async def failing(*_: object) -> None:
+            raise Unavailable("the node is gone before it made the topic")
+
+        patched.setattr(Broker, "create_topic", failing)
+        with pytest.raises(Unavailable):
+            await queues.create("a:1")
+    assert await queues.create("b:1") == 2
+    assert await queues.create("a:1") == 1
+    await store.backend.delete_topic(topic_of(1))
+    await store.restart()
+    queues = queues_of(store, "later")
+    with pytest.raises(QueueNotFound, match="was deleted"):
+        await queues.create("a:1")
+    assert store.backend.topic(topic_of(1)) is None
+    assert [await queues.create("a:2"), await queues.create("b:1")] == [3, 2]
+
+
+async def test_message_of_a_topic_made_anew_is_not_given_for_one_of_the_topic_before(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = queues_of(store)
+    await queues.create()
+    await appended(queues, 1, 3)
+    look = ReadAhead.message
+
+    async def made_anew(ahead: ReadAhead, *place: Any) -> StoredMessage:
+        await store.backend.delete_topic(topic_of(1))
+        await store.create(topic_of(1))
+        await appended(queues, 1, 3)
+        return await look(ahead, *place)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReadAhead, "message", made_anew)
+        with pytest.raises(TopicNotFound):
+            await queues.reads.read(1, "c", None)
+    assert seen([await queues.reads.read(1, "c", None)]) == [b"0"]
+
+
+async def test_message_that_is_not_there_any_more_fails_its_own_reader_only(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = queues_of(store)
+    await queues.create()
+    await appended(queues, 1, 3)
+    read = Broker.read
+
+    async def without_the_first(broker: Broker, topic: TopicName, number: int, offset: Offset, *more: Any) -> Any:
+        return await read(broker, topic, number, Offset(max(offset, 1)), *more)
+
+    monkeypatch.setattr(Broker, "read", without_the_first)
+    found = await asyncio.gather(*(queues.reads.read(1, "c", f"{n}:1") for n in range(3)), return_exceptions=True)
+    assert isinstance(found[0], OffsetOutOfRange)
+    assert [each.value for each in found[1:] if isinstance(each, StoredMessage)] == [b"1", b"2"]
 
 
 async def test_readers_who_share_a_client_get_each_message_once(store: Store) -> None:

@@ -41,7 +41,7 @@ from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.backup.chunks import Row, as_disk_error, checked_row, read_bytes
 from holdfast.backup.format import Manifest, PartitionBackup, TopicBackup
 from holdfast.backup.verifying import found, verify
-from holdfast.broker.queues import LAST_NUMBER, NUMBERS
+from holdfast.broker.queue_making import LAST_NUMBER, NUMBERS
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.callbacks import Callback
 from holdfast.model.entries import KIND_BATCH, Entry

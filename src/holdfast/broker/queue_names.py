@@ -25,6 +25,8 @@ _CODED: Final = "b64."
 # Cursors that the broker makes have these in their names.
 _RESERVED: Final = (_CODED, "holdfast.")
 _OF_POPS: Final = ".pop-"
+# Not every store can keep them, and nobody sees them in a listing.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def topic_of(queue_id: int) -> TopicName:
@@ -43,6 +45,8 @@ def cursor_of(client_id: str) -> CursorName:
     size = len(client_id.encode())
     if not 0 < size <= CLIENT_ID_BYTES_MAX:
         raise BadValue(f"client_id: it has {size} bytes; 1 to {CLIENT_ID_BYTES_MAX} are allowed")
+    if _CONTROL.search(client_id):
+        raise BadValue("client_id: control characters are not allowed")
     if _PLAIN.match(client_id) and not client_id.startswith(_RESERVED) and _OF_POPS not in client_id:
         return CursorName(client_id)
     return CursorName(_CODED + base64.urlsafe_b64encode(client_id.encode()).decode().rstrip("="))
@@ -69,6 +73,8 @@ def draw_of(request_id: str) -> Draw:
     size = len(request_id.encode())
     if not 0 < size <= REQUEST_ID_BYTES_MAX:
         raise BadValue(f"request_id: it has {size} bytes; 1 to {REQUEST_ID_BYTES_MAX} are allowed")
+    if _CONTROL.search(request_id):
+        raise BadValue("request_id: control characters are not allowed")
     reader, separator, request = request_id.rpartition(":")
     # Nobody but a client's reader begins like this.
     return Draw(f"c.{reader}", request) if separator else Draw(f"c.{request_id}", "")

@@ -1,42 +1,30 @@
-"""Numbered queues: topics of one partition under small numbers, for clients that append one value and read the next.
-
-Numbers are drawn from a cursor of an internal topic, like messages are: no two nodes get the same, whoever leads, and
-the number of a queue that was deleted is not given again.
-"""
+"""Numbered queues: topics of one partition under small numbers, for clients that append one value and read the next."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.broker import queue_names
+from holdfast.broker.queue_making import QueueMaking, is_queue
 from holdfast.broker.queue_reads import QueueReads
 from holdfast.broker.results import failure, refuse
 from holdfast.model import names
-from holdfast.model.draws import OUTDATED_DRAW, Draw
 from holdfast.model.errors import (
     HoldfastError,
     NotAQueue,
-    NotReplicable,
     QueueNotFound,
-    RequestOutdated,
     TooLarge,
-    TopicExists,
     TopicNotFound,
 )
-from holdfast.model.ids import CursorName, Offset, TopicName
+from holdfast.model.ids import Offset, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.messages import NewMessage, Published
-from holdfast.model.topics import Topic, TopicConfig
+from holdfast.model.topics import Topic
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
 
-NUMBERS: Final = TopicName(f"{names.INTERNAL_PREFIX}queues")
-LAST_NUMBER: Final = CursorName("holdfast.last-number")
-# A number whose topic somebody made by hand is passed over; so often in a row that happens to nobody.
-_NUMBERS_TRIED: Final = 100
 # What is gathered of one turn of the loop before it is appended.
 _GATHERED_BYTES_MAX: Final = 4 * MIB
 
@@ -53,9 +41,7 @@ class Queues:
     def __init__(self, broker: Broker, session: str) -> None:
         self._broker = broker
         self._backend = broker.backend
-        self._reader = f"n.{session}"
-        self._created = 0
-        self._creating = asyncio.Lock()
+        self._making = QueueMaking(broker, session)
         self._appends: dict[int, list[_Append]] = {}
         self._appends_bytes = 0
         self._findings: set[asyncio.Task[None]] = set()
@@ -65,54 +51,15 @@ class Queues:
 
     async def create(self, request_id: str | None = None) -> int:
         """The number of a new queue. With the id of a request that was answered before, the same queue again."""
-        request = None if request_id is None else queue_names.draw_of(request_id)
-        await self._backend.catch_up_cursors()
-        try:
-            if self._backend.topic(NUMBERS) is None:
-                # Somebody else may be faster, through another node.
-                with contextlib.suppress(TopicExists):
-                    await self._backend.create_topic(NUMBERS, TopicConfig(partitions=1))
-            next_number = self._next_number
-        except NotReplicable:
-            if request is not None:
-                raise
-            # A plain pair replicates messages and nothing else. Only one of the two creates anything.
-            next_number = self._number_behind_all
-        for _ in range(_NUMBERS_TRIED):
-            number = await next_number(request)
-            try:
-                await self._broker.create_topic(queue_names.topic_of(number), TopicConfig(partitions=1))
-            except TopicExists:
-                if request is None:
-                    continue
-            return number
-        raise TopicExists("the topics with the next numbers exist already; try again")
-
-    async def _next_number(self, request: Draw | None) -> int:
-        # One after the other: of a node's own draws only the last is remembered.
-        async with self._creating:
-            if request is None:
-                self._created += 1
-                request = Draw(self._reader, str(self._created))
-            first = Offset(max(self.ids(), default=0) + 1)
-            end = Offset(queue_names.QUEUE_ID_MAX + 1)
-            [drawn] = await self._backend.draw_cursor(NUMBERS, LAST_NUMBER, 0, start=first, end=end, wanted=[request])
-        if drawn == OUTDATED_DRAW:
-            raise RequestOutdated("a later request of the same sender came before this one")
-        return drawn.first
+        return await self._making.make(request_id)
 
     async def next_number(self) -> int:
         """What the next queue will get, as far as has been decided by now."""
-        await self._backend.catch_up_cursors()
-        drawn = (self._backend.cursor(NUMBERS, LAST_NUMBER) or {}).get(0, Offset(1))
-        return max(drawn, *(number + 1 for number in self.ids()), 1)
-
-    async def _number_behind_all(self, request: Draw | None) -> int:
-        return max(self.ids(), default=0) + 1
+        return await self._making.next_number()
 
     def ids(self) -> list[int]:
         """Of all queues that are known here, in their order."""
-        found = (queue_names.queue_id_of(topic.name) for topic in self._backend.topics() if _is_queue(topic))
+        found = (queue_names.queue_id_of(topic.name) for topic in self._backend.topics() if is_queue(topic))
         return sorted(number for number in found if number is not None)
 
     async def find(self, queue_id: int) -> Topic:
@@ -126,7 +73,7 @@ class Queues:
         topic = self._backend.topic(queue_names.topic_of(queue_id))
         if topic is None:
             raise QueueNotFound(f"there is no queue {queue_id}; POST /create_queue makes one and answers with its id")
-        if not _is_queue(topic):
+        if not is_queue(topic):
             raise NotAQueue(
                 f"topic {topic.name} has {topic.config.partitions} partitions, a queue has one; read it as a topic"
             )
@@ -203,10 +150,6 @@ class Queues:
     def _publish_messages(self, topic: TopicName, appends: list[_Append]) -> None:
         messages = [NewMessage(value=each.value, id=each.id) for each in appends]
         self._broker.publish(topic, messages, 0).add_done_callback(lambda done: _settle_each(appends, done))
-
-
-def _is_queue(topic: Topic) -> bool:
-    return topic.config.partitions == 1
 
 
 def _settle_run(appends: list[_Append], done: asyncio.Future[Offset]) -> None:

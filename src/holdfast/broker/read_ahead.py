@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.model.errors import OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.limits import KIB, MIB
 from holdfast.model.messages import StoredMessage
@@ -56,7 +57,8 @@ class ReadAhead:
                 return found
         wanted = (number + 1) * _BLOCK_MESSAGES - offset
         messages, _ = await self._broker.read(partition.topic, partition.number, offset, wanted, _READ_BYTES)
-        assert messages and messages[0].offset == offset, f"{partition} has nothing at {offset}"
+        if not messages or messages[0].offset != offset:
+            raise OffsetOutOfRange(f"{partition.topic} has nothing at offset {offset} any more; read again")
         self._keep(key, messages)
         return messages[0]
 

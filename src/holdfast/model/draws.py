@@ -22,10 +22,11 @@ class Draw(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Drawn(msgspec.Struct, array_like=True, frozen=True):
-    """So many messages from `first` on; none where there was nothing to be had."""
+    """So many messages from `first` on; none where there was nothing to be had. A repeat had drawn them before."""
 
     first: Offset
     count: int
+    is_repeat: bool = False
 
 
 NOTHING_DRAWN: Final = Drawn(Offset(0), 0)

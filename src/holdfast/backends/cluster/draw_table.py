@@ -43,7 +43,7 @@ class DrawTable:
         if last is None:
             return None
         if last.request == wanted.request:
-            return Drawn(last.first, last.count)
+            return Drawn(last.first, last.count, is_repeat=True)
         return OUTDATED_DRAW if is_outdated(wanted.request, last.request) else None
 
     def draw(self, position: Offset, end: Offset, wanted: Draw) -> tuple[Drawn, DrawRow | None]:

@@ -179,14 +179,14 @@ class Cursors:
         if known is None:
             raise TopicNotFound(f"there is no topic {topic}")
         columns = ([each.reader for each in wanted], [each.request for each in wanted], [each.count for each in wanted])
-        ((firsts, counts, position, move),) = await self._database.fetch(
+        ((firsts, counts, repeats, position, move),) = await self._database.fetch(
             sql("draw_cursor"), known.id, name, number, start, end, *columns, READERS_PER_CURSOR_MAX
         )
         if len(firsts) != len(wanted):
             raise TopicNotFound(f"topic {topic} was deleted")
         if position is not None:
             self.moved(known.id, name, number, Offset(position), move)
-        return list(map(Drawn, map(Offset, firsts), counts))
+        return list(map(Drawn, map(Offset, firsts), counts, repeats))
 
     async def delete(self, topic: TopicName, name: CursorName) -> None:
         known = self._topics.by_name.get(topic)

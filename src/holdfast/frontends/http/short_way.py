@@ -119,9 +119,9 @@ class ShortWay:
             return True
         try:
             begun = call.begin(body)
-        except HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
             budget.bytes_used -= len(body)
-            on_answer(self._refused(call, error))
+            on_answer(self._failed(call, error))
             return True
         if begun is None:
             budget.bytes_used -= len(body)
@@ -138,11 +138,14 @@ class ShortWay:
     def _answer(self, call: ShortCall, done: asyncio.Future[Any], response_of: Callable[[Any], Response]) -> bytes:
         try:
             return self._written(call, response_of(done.result()))
-        except HoldfastError as error:
-            return self._refused(call, error)
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
+            return self._failed(call, error)
+
+    def _failed(self, call: ShortCall, error: Exception) -> bytes:
+        if not isinstance(error, HoldfastError):
             self._desk.log("http_request_failed", operation=call.operation, error=repr(error))
-            return self._refused(call, Internal("the broker failed to do this; its log says why"))
+            error = Internal("the broker failed to do this; its log says why")
+        return self._refused(call, error)
 
     def _refused(self, call: ShortCall, error: HoldfastError) -> bytes:
         self._desk.errors[error.code] += 1

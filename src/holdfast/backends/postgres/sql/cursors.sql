@@ -40,8 +40,8 @@ SELECT move, pg_notify('holdfast', format('cursor %s %s %s %s %s', $1::integer, 
 FROM taken
 
 -- name: draw_cursor
--- Gives readers what comes next, in their order (migrations/0006_draws.sql).
-SELECT firsts, drawn, new_position, new_move FROM holdfast.draw($1, $2, $3, $4, $5, $6, $7, $8, $9)
+-- Gives readers what comes next, in their order (migrations/0007_repeats.sql).
+SELECT firsts, drawn, repeats, new_position, new_move FROM holdfast.draw($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: delete_cursor
 WITH deleted AS (
