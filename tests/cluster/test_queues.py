@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.queue_brokers import broker_ids, info_of
+from holdfast.model.errors import RequestOutdated
 from tests.cluster.nodes import running, until
 
 
@@ -61,3 +65,41 @@ def test_brokers_have_numbers_only_where_no_two_can_be_mistaken() -> None:
     assert broker_ids(["n1", "n2", "node10"]) == {"n1": 1, "n2": 2, "node10": 10}
     assert broker_ids(["n1", "m1"]) == {"n1": "n1", "m1": "m1"}
     assert broker_ids(["n1", "main"]) == {"n1": "n1", "main": "main"}
+
+
+async def test_node_that_was_restarted_gives_and_forgets_the_same_as_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        queues = {name: Queues(broker, f"session-{name}") for name, broker in nodes.brokers.items()}
+        number = await queues["n1"].create("setup:1")
+        for value in range(12):
+            await queues["n1"].append(number, b"%d" % value, None)
+        read = {reader: await queues["n1"].reads.read(number, "c", f"{reader}:1") for reader in ("a", "b", "d")}
+        await nodes.stop("n2")
+        read["a"] = await queues["n1"].reads.read(number, "c", "a:2")
+        await nodes.start("n2")
+        queues["n2"] = Queues(nodes.brokers["n2"], "session-later")
+        for name in nodes.brokers:
+            assert await queues[name].create("setup:1") == number
+            again = {
+                reader: await queues[name].reads.read(number, "c", f"{reader}:{2 if reader == 'a' else 1}")
+                for reader in read
+            }
+            assert again == read
+            with pytest.raises(RequestOutdated):
+                await queues[name].reads.read(number, "c", "a:1")
+        # New draws through each of them, decided by whoever leads: none may see another row than the others.
+        for place, name in enumerate(nodes.brokers):
+            found = await queues[name].reads.read(number, "c", f"later-{name}:1")
+            assert found is not None and found.offset == 4 + place
+        await asyncio.gather(*(backend.catch_up_cursors() for backend in nodes.backends.values()))
+        tables = [_cursors_and_draws(backend) for backend in nodes.backends.values()]
+        assert tables[0] and all(table == tables[0] for table in tables)
+
+
+def _cursors_and_draws(backend: ClusterBackend) -> dict[object, object]:
+    found: dict[object, object] = {}
+    for key, cursor in backend.state.cursors._cursors.items():
+        # The order of the rows is who is forgotten next.
+        draws = {place: list(table._last.items()) for place, table in cursor.draws.items()}
+        found[key] = (cursor.decided, draws)
+    return found

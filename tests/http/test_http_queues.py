@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from http_server import Answer, Client, Server
+from http_server import JSON, Answer, Client, Server, answer_of
+from tests.support.broker_process import wait_until
 
 APPLY = {
     "/apply_create_queue": {"queue_id": 1},
@@ -235,3 +237,26 @@ def test_many_clients_at_once_lose_and_double_nothing(queue: QueueClient) -> Non
         read = list(threads.map(lambda _: queue("/read", queue_id=1, client_id="c"), range(210)))
     values = [message["value"] for message in read if message["message_id"] is not None]
     assert sorted(values) == list(range(200))
+
+
+def test_bug_in_one_call_leaves_the_connection_and_the_budget_as_they_were(
+    queue: QueueClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue("/create_queue")
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("nobody has thought of this")
+
+    connection = server.connect()
+    with contextlib.closing(connection):
+        with monkeypatch.context() as patched:
+            patched.setattr(server.frontend._services.queues, "append", broken)
+            for _ in range(3):
+                connection.request("POST", "/append", b'{"queue_id":1,"value":1}', JSON)
+                failed = answer_of(connection.getresponse())
+                assert (failed.status, failed.code) == (500, "internal")
+        connection.request("POST", "/append", b'{"queue_id":1,"value":1}', JSON)
+        assert answer_of(connection.getresponse()).json == {"message_id": 1}
+    wait_until(lambda: server.frontend._services.budget.bytes_used == 0, "everything that was held is given back")
+    assert [event for event, _ in server.logged] == ["http_request_failed"] * 3
+    server.logged.clear()
