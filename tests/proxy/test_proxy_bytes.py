@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
-from holdfast.proxy.queues import AT_ONCE_MAX
+from holdfast.proxy.readers import AT_ONCE_MAX
 from holdfast.proxy.settings import SLOTS
 from tests.proxy.fake_node import Got, answer, faking
 from tests.proxy.proxies import ProxyClient, proxying
