@@ -66,7 +66,7 @@ class Group:
         if connection is None:
             return loop.create_task(self.call(path, body))
         result: asyncio.Future[Answer] = loop.create_future()
-        timer = loop.call_later(self.attempt_s, connection.abort)
+        timer = loop.call_later(self.attempt_s, connection.time_out)
 
         def answered(answer: Answer | NodeFailed) -> None:
             timer.cancel()

@@ -52,7 +52,7 @@ class Node:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         connection = await pool.take(until_s)
-        timer = loop.call_at(until_s, connection.abort)
+        timer = loop.call_at(until_s, connection.time_out)
         try:
             return await connection.answer(request)
         except NodeFailed as error:

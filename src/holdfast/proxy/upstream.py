@@ -233,5 +233,10 @@ class NodeConnection(asyncio.Protocol):
             raise answer
         return answer
 
+    def time_out(self) -> None:
+        """The answer is not waited for any longer."""
+        self._fail(NodeFailed("no answer in time", sent=True))
+        self.abort()
+
     def abort(self) -> None:
         self._transport.abort()
