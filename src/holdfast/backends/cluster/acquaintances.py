@@ -15,7 +15,7 @@ import structlog
 
 from holdfast.backends.cluster.links import PeerLinks
 from holdfast.backends.cluster.meeting import Refused, meet
-from holdfast.backends.cluster.peer_book import PeerBook, reachable
+from holdfast.backends.cluster.peer_book import PeerBook, is_loopback, is_usable, reachable
 from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import ConfigError, Unavailable
@@ -43,6 +43,7 @@ class Acquaintances:
         self.is_removed = False
         self._directory = directory
         self._own_address = peers.get(self.node)
+        self._listened = ""
         self._is_pair = is_pair
         self._links: PeerLinks | None = None
         self._loop = asyncio.get_running_loop()
@@ -74,7 +75,7 @@ class Acquaintances:
 
     def begin(self, links: PeerLinks, listened: str, on_news: Callable[[], None]) -> str:
         """Keep links to whom is known, and look for somebody where nobody is; returns where others reach this node."""
-        self._links = links
+        self._links, self._listened = links, listened
         links.set_peers(self.book.addresses)
         if self.join is not None:
             self._finder = self._loop.create_task(self._find(self.join, on_news))
@@ -105,11 +106,23 @@ class Acquaintances:
                     on_news()
                 else:
                     self._join_refusal = None
-                    own = self._links.hello.addresses
-                    if self._own_address is None:
-                        own["peer"] = reachable(own["peer"], met.own_host)
+                    self._goes_out_as(met.own_host)
                     self.introduce(met.hello.node, address)
             await asyncio.sleep(_FIND_S)
+
+    def reached(self, node: str) -> None:
+        """A link to a node is up."""
+        if self._links is not None:
+            self._goes_out_as(self._links.own_host_towards(node))
+
+    def _goes_out_as(self, host: str | None) -> None:
+        """Who listens everywhere is told by its way to others where they reach it: from afar, if any of them is."""
+        if self._links is None or self._own_address is not None or is_usable(self._listened):
+            return
+        told = self._links.hello.addresses
+        found = reachable(self._listened, host)
+        if not is_usable(told["peer"]) or (is_loopback(told["peer"]) and not is_loopback(found)):
+            told["peer"] = found
 
     def check_join(self) -> None:
         """Who is refused for long, and belongs to no cluster yet, was given the wrong address or name. Raises."""
@@ -169,6 +182,9 @@ class Acquaintances:
         if self._is_up_with_another_life(hello):
             return f"another node goes by the name {hello.node}, and is up; give this one a name of its own"
         if hello.node in self.book.addresses:
+            if not self._is_pair:
+                # It may have moved. Not from within the links.
+                self._loop.call_soon(self.introduce, hello.node, hello.addresses.get("peer", ""))
             return None
         if self._is_pair or not has_cluster or not (_JOINS in hello.facts or hello.cluster):
             known = ", ".join(sorted(self.book.addresses)) or "nobody"

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from holdfast.backends.cluster.link_connection import FrameConnection
 from holdfast.backends.cluster.link_context import LinkContext, log
+from holdfast.backends.cluster.peer_book import with_host
 from holdfast.consensus.messages import Append
 from holdfast.model.errors import BadPeerFrame, HoldfastError, Internal
 from holdfast.model.limits import PEER_FRAME_BYTES_MAX, PEER_REQUESTS_MAX
@@ -81,7 +82,8 @@ class AcceptedConnection(FrameConnection):
         if hello is None:
             if kind != peer.HELLO:
                 raise BadPeerFrame("the first frame is not a HELLO")
-            self._greet(peer.decode_hello(body))
+            # Who listens everywhere has not said where: this is where it comes from.
+            self._greet(with_host(peer.decode_hello(body), self.address.rpartition(":")[0]))
             return False
         if not self._is_known:
             self._become_known(hello)

@@ -179,6 +179,12 @@ class FrameConnection(asyncio.BufferedProtocol):
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if name else "nowhere"
 
+    @property
+    def own_host(self) -> str | None:
+        """Under which of its addresses this node goes to the other side."""
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        return str(name[0]) if name else None
+
     def write(self, buffers: list[Buffer]) -> None:
         if not self._is_closed and self._transport is not None:
             self._transport.writelines(buffers)

@@ -162,6 +162,11 @@ class PeerLinks:
             return link.up.hello
         return self._accepted[node][0] if node in self._accepted else None
 
+    def own_host_towards(self, node: str) -> str | None:
+        """Under which of its addresses this node goes to another one that is up."""
+        link = self._links.get(node)
+        return None if link is None or link.up is None else link.up.own_host
+
     @property
     def dropped_messages(self) -> int:
         """Messages that `send` took and nobody will get, as far as is known here."""

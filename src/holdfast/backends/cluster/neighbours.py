@@ -332,6 +332,7 @@ class Neighbours:
         self.up_since_s[hello.node] = self._loop.time()
         self._changed.set()
         log.info("node_up", node=hello.node)
+        self.known.reached(hello.node)
         if self.pairing is not None:
             self.pairing.on_up()
         if self._serving is not None:

@@ -12,6 +12,7 @@ nothing: who belongs to the cluster stands in the control log. A damaged one is 
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
@@ -21,12 +22,16 @@ import structlog
 
 from holdfast.backends.cluster.link_dialed import split_address
 from holdfast.model.errors import BadValue
+from holdfast.model.limits import CLUSTER_NODES_MAX
 from holdfast.storage.durable import replace_file, sync_directory
+from holdfast.wire.peer import Hello
 
 log = structlog.get_logger("holdfast.cluster")
 
 FILE_NAME: Final = "peers.json"
 _EVERYWHERE: Final = ("0.0.0.0", "::", "")
+# Those of a cluster, and as many that want to belong to it.
+_INTRODUCED_MAX: Final = 2 * CLUSTER_NODES_MAX
 
 
 class PeerBook:
@@ -55,7 +60,10 @@ class PeerBook:
         """A node has said where it is; whether that is news."""
         if node == self._own or not is_usable(address) or address in self.addresses.get(node, ()):
             return False
+        self._introduced.pop(node, None)
         self._introduced[node] = address
+        if len(self._introduced) > _INTRODUCED_MAX:
+            del self._introduced[next(iter(self._introduced))]
         self._gone.discard(node)
         return True
 
@@ -88,6 +96,26 @@ def reachable(listened: str, seen_from: str | None) -> str:
     if host not in _EVERYWHERE or seen_from is None:
         return listened
     return f"[{seen_from}]:{port}" if ":" in seen_from else f"{seen_from}:{port}"
+
+
+def with_host(hello: Hello, seen_from: str) -> Hello:
+    """What a node says of itself, with an address of its peer port that can be used."""
+    told = hello.addresses.get("peer", "")
+    try:
+        address = reachable(told, seen_from)
+    except BadValue:
+        return hello
+    if address == told:
+        return hello
+    return msgspec.structs.replace(hello, addresses=hello.addresses | {"peer": address})
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only nodes of the same machine reach somebody there."""
+    try:
+        return ipaddress.ip_address(split_address(address)[0]).is_loopback
+    except (BadValue, ValueError):
+        return False
 
 
 def _load(directory: Path) -> dict[str, str]:

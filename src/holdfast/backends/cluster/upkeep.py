@@ -22,6 +22,7 @@ from holdfast.backends.cluster.control import Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.neighbours import Neighbours
+from holdfast.backends.cluster.peer_book import is_usable
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.state import NodeRow
 from holdfast.backends.cluster.topics import Topics
@@ -297,7 +298,12 @@ class Upkeep:
     def _own_row(self) -> NodeRow:
         neighbours = self._neighbours
         life = neighbours.life_of(neighbours.node) or ""
-        return NodeRow(neighbours.node, life, dict(neighbours.addresses), levels.BUILD, levels.LEVEL)
+        addresses = dict(neighbours.addresses)
+        noted = self._state.nodes.get(neighbours.node)
+        if noted is not None and not is_usable(addresses.get("peer", "")) and "peer" in noted.addresses:
+            # It listens everywhere, and has not gone out to anybody since it was started.
+            addresses["peer"] = noted.addresses["peer"]
+        return NodeRow(neighbours.node, life, addresses, levels.BUILD, levels.LEVEL)
 
     # --- levels ---------------------------------------------------------------------------------------
 
