@@ -139,6 +139,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self._directory,
             self._files,
             has_peers=self.neighbours.has_peers,
+            is_pair=self._pair is not None,
             now_ms=self._now_ms,
             on_failure=self._fail,
         )
@@ -227,7 +228,8 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         if self.pairing is not None:
             self.groups.elect_without_others()
             self.pairing.go_on_as_before()
-        if not control.replica.is_alone:
+        votes_alone = self._pair is None and control.replica.raft.members.voters == {control.replica.raft.replica}
+        if not control.replica.is_alone and not votes_alone:
             with contextlib.suppress(NoQuorum):
                 index = await self._confirming.confirm(control.replica, _CATCH_UP_S)
                 await control.wait_until_applied(index)

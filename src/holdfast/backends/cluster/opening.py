@@ -22,6 +22,9 @@ from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topic_files import TopicFiles, report_damage
 from holdfast.backends.cluster.topics import group_of
+from holdfast.consensus.log_shape import LogShape
+from holdfast.consensus.members import members_in_log
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES
 from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError
 from holdfast.model.ids import LogIndex, Offset, TimestampMs, TopicName
@@ -49,7 +52,12 @@ class Opened(NamedTuple):
 
 
 class Opening:
-    """One start of one node. `has_peers` says whether somebody else has what this one lost."""
+    """One start of one node.
+
+    Whether somebody else has what this one lost is known by the votes it has given: there stands who votes in the
+    control group. `has_peers` is what the settings say, for where nothing was voted on yet, and for a pair, whose half
+    that goes on alone is followed by the other all the same.
+    """
 
     def __init__(
         self,
@@ -57,12 +65,14 @@ class Opening:
         files: TopicFiles,
         *,
         has_peers: bool,
+        is_pair: bool,
         now_ms: Callable[[], TimestampMs],
         on_failure: Callable[[HoldfastError], None],
     ) -> None:
         self._directory = directory
         self._files = files
         self._has_peers = has_peers
+        self._is_pair = is_pair
         self._now_ms = now_ms
         self._on_failure = on_failure
         self._has_new_life = False
@@ -105,10 +115,14 @@ class Opening:
         had_state, had_control = self._directory.state_file.exists(), _has_segments(self._directory.control)
         hard_states = self._open_votes(must_exist=self._has_peers and (had_state or had_control))
         undo.callback(hard_states.journal.close)
+        if not had_control:
+            self._look_for_others(hard_states, None)
         if hard_states.of(CONTROL) is not None and not had_control:
             self._lose("the control log is missing")
         control_log, recovery = PartitionLog.open(self._directory.control, segment_bytes=_CONTROL_SEGMENT_BYTES)
         undo.callback(control_log.close)
+        if had_control:
+            self._look_for_others(hard_states, control_log)
         store, loaded = self._open_state()
         undo.callback(store.close_now)
         if recovery.holes:
@@ -127,6 +141,14 @@ class Opening:
         if self._has_peers:
             self._look_at_younger_topics(set(loaded.topics))
         return Opened(store, loaded, hard_states, control_log, logs, leaving)
+
+    def _look_for_others(self, hard_states: HardStates, control_log: PartitionLog | None) -> None:
+        """A cluster that shrank to this node has nobody else, whatever its settings say: a new life had no majority."""
+        saved = hard_states.of(CONTROL)
+        if saved is None or self._is_pair:
+            return
+        found = saved.members if control_log is None else members_in_log(saved.members, shape_of(control_log))
+        self._has_peers = any(node_of(voter) != self._directory.identity.node for voter in found[-1].members.voters)
 
     def _open_votes(self, *, must_exist: bool) -> HardStates:
         path = self._directory.votes_file
@@ -212,6 +234,11 @@ class Opening:
         set_aside.parent.mkdir(exist_ok=True)
         damaged.directory.rename(set_aside)
         return self._files.open_one(name, number)
+
+
+def shape_of(log: PartitionLog) -> LogShape:
+    """Which terms a log's entries are of."""
+    return LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
 
 
 def _has_segments(path: Path) -> bool:

@@ -1,0 +1,51 @@
+"""What is left of a cluster goes on: with damage on its disk, with a node that was taken out, with one that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.backends.cluster import peer_book
+from holdfast.model.messages import NewMessage
+from tests.cluster.nodes import Nodes, until
+from tests.cluster.test_members import ORDERS, cluster, join, removed
+
+
+async def damaged(nodes: Nodes, name: str) -> None:
+    """A node is stopped, and something in the middle of what it has is not what was written."""
+    await nodes.stop(name)
+    segment = min((nodes.root / name / "topics" / ORDERS / "0").glob("*.log"))
+    with segment.open("r+b") as file:
+        file.seek(2000)
+        file.write(b"\xff" * 20)
+
+
+async def publish(nodes: Nodes, through: str, count: int) -> None:
+    for number in range(count):
+        await nodes.brokers[through].publish(ORDERS, [NewMessage(value=b"v%d" % number * 50)], 0)
+
+
+async def test_last_node_of_a_cluster_serves_around_damage_whatever_its_settings_say(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        await join(nodes, "n2", "n1")
+        await removed(nodes, "n1", "n2")
+        await nodes.stop("n1")
+        await publish(nodes, "n2", 50)
+        life = nodes.backends["n2"].neighbours.own_life
+        await damaged(nodes, "n2")
+        await nodes.start("n2")
+        assert nodes.backends["n2"].neighbours.own_life == life
+        async with asyncio.timeout(10):
+            await publish(nodes, "n2", 1)
+
+
+async def test_node_with_others_begins_a_new_life_after_damage_where_no_setting_names_them(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        await join(nodes, "n2", "n1")
+        await publish(nodes, "n1", 50)
+        life = nodes.backends["n1"].neighbours.own_life
+        await until(lambda: (tmp_path / "n1" / peer_book.FILE_NAME).exists())
+        await damaged(nodes, "n1")
+        (tmp_path / "n1" / peer_book.FILE_NAME).unlink()
+        await nodes.start("n1")
+        assert nodes.backends["n1"].neighbours.own_life != life
