@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.backends.cluster import peer_book
+import pytest
+
+from holdfast.backends.cluster import peer_book, upkeep
+from holdfast.backends.cluster.replica import Replica
+from holdfast.consensus.members import Members
+from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
+from holdfast.model.topics import TopicConfig
 from tests.cluster.nodes import Nodes, until
 from tests.cluster.test_members import ORDERS, cluster, join, removed
 
@@ -49,3 +56,31 @@ async def test_node_with_others_begins_a_new_life_after_damage_where_no_setting_
         (tmp_path / "n1" / peer_book.FILE_NAME).unlink()
         await nodes.start("n1")
         assert nodes.backends["n1"].neighbours.own_life != life
+
+
+async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever publishes meanwhile waits for the same disk, and for the same loop."""
+    async with cluster(tmp_path, 1) as nodes:
+        await nodes.backends["n1"].create_topic(TopicName("many"), TopicConfig(partitions=50))
+        groups = nodes.backends["n1"].groups
+        waits, steps = 0, []
+        sync, change = groups._hard_states.sync_now, groups.change_members_now
+
+        def counted_sync() -> None:
+            nonlocal waits
+            waits += 1
+            sync()
+
+        def counted_change(changes: Sequence[tuple[Replica, Members]]) -> None:
+            steps.append(len(changes))
+            change(changes)
+
+        monkeypatch.setattr(groups._hard_states, "sync_now", counted_sync)
+        monkeypatch.setattr(groups, "change_members_now", counted_change)
+        await join(nodes, "n2", "n1")
+        assert sum(steps) >= 2 * 53, "each group lets it learn, then vote"
+        assert max(steps) <= upkeep._CHANGES_MAX
+        assert waits <= len(steps) + 2
+        assert len(steps) < sum(steps) / 3

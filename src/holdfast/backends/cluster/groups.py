@@ -18,18 +18,18 @@ import structlog
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.elections import Elections
 from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.log_shapes import shape_of
 from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.consensus.liveness import Liveness
-from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import Append, HardState, Heartbeat, Install, Message
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
 from holdfast.consensus.roles import Seat
 from holdfast.consensus.timing import Timing
-from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed
+from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Term
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import NotCached
@@ -146,9 +146,8 @@ class Groups:
             # A log that is older than its groups was written in some term: votes begin behind it.
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
             state = HardState(max(last_term, self._term_floor), NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
-        shape = LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
         timing = TIMING if self._seat is None or group == CONTROL else _PAIR_TIMING
-        raft = Raft(self.me, shape=shape, hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat)
+        raft = Raft(self.me, shape=shape_of(log), hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat)
         replica = Replica(group, name, log, raft, self, node_of(self.me))
         replica.fresh_at_s = self._loop.time()
         self.replicas[group] = replica
@@ -179,17 +178,29 @@ class Groups:
             self._awake[replica] = None
 
     def change_members_now(self, changes: Sequence[tuple[Replica, Members]]) -> None:
-        """Write configurations that nobody has to agree to; the disk is waited for once. Raises `Unavailable`."""
+        """Write configurations that their leaders have nothing against; the disk is waited for once.
+
+        Raises `Unavailable`. Those for which there was room stand then, the others are as before.
+        """
+        saved: list[tuple[Replica, Members]] = []
+        refused: HoldfastError | None = None
         for replica, members in changes:
+            try:
+                self._hard_states.put(replica.group, replica.raft.hard_state_with(members), lambda: None)
+            except Unavailable as error:
+                refused = error
+                break
             self._unsaved.pop(replica, None)
-            self._hard_states.put(replica.group, replica.raft.hard_state_with(members), lambda: None)
+            saved.append((replica, members))
         self._hard_states.sync_now()
-        for replica, members in changes:
+        for replica, members in saved:
             try:
                 replica.write_members(members)
             except DiskFull:
                 self.resign_for_want_of_room(replica)
             self.touch(replica)
+        if refused is not None:
+            raise refused
 
     def resign_for_want_of_room(self, replica: Replica) -> None:
         """A configuration was saved and not written: no entry of this term may take the place it was meant for."""
@@ -356,12 +367,6 @@ class Groups:
         unsaved, self._unsaved = self._unsaved, {}
         for replica, (state, number) in unsaved.items():
             self.save(replica, state, number, at_once=False)
-
-    def save_at_once(self, replica: Replica, state: HardState) -> None:
-        """Before the leader itself writes new members into its log."""
-        self._unsaved.pop(replica, None)
-        self._hard_states.put(replica.group, state, lambda: None)
-        self._hard_states.sync_now()
 
     def _saved(self, replica: Replica, number: int) -> None:
         replica.raft.saved(number)

@@ -19,10 +19,10 @@ from holdfast.backends.cluster import commands, levels, snapshots, state_version
 from holdfast.backends.cluster.commands import DeleteTopic, RaiseLevel
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.log_shapes import shape_of
 from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topic_files import TopicFiles, report_damage
 from holdfast.backends.cluster.topics import group_of
-from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import members_in_log
 from holdfast.consensus.replica_names import node_of
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES
@@ -234,11 +234,6 @@ class Opening:
         set_aside.parent.mkdir(exist_ok=True)
         damaged.directory.rename(set_aside)
         return self._files.open_one(name, number)
-
-
-def shape_of(log: PartitionLog) -> LogShape:
-    """Which terms a log's entries are of."""
-    return LogShape.of_runs(LogIndex(log.first_index - 1), log.previous_term, log.term_runs(), log.last_index)
 
 
 def _has_segments(path: Path) -> bool:

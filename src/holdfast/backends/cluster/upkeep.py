@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -33,7 +34,7 @@ from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.membership import Place, next_change
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
-from holdfast.model.errors import DiskFull, HoldfastError, Unavailable
+from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import MIB
 
@@ -48,6 +49,9 @@ _PAIR_PERIOD_S: Final = 0.1
 _STEADY_S: Final = 3.0
 # So many groups are handed over in one period: each costs an election.
 _TRANSFERS_MAX: Final = 20
+# So many groups take a step before others have their turn: that is one sync, and as many logs that are to be synced.
+_CHANGES_MAX: Final = 20
+_CHANGES_PAUSE_S: Final = 0.005
 # With less room than this a node does not want to lead.
 _ROOM_BYTES_MIN: Final = 16 * MIB
 
@@ -100,7 +104,7 @@ class Upkeep:
             if self._is_leaving:
                 return
             try:
-                self._look_after_everything()
+                await self._look_after_everything()
             except (OSError, HoldfastError) as error:  # the disk is in trouble; the next round may find it well again
                 log.error("upkeep_failed", problem=str(error))
 
@@ -110,31 +114,40 @@ class Upkeep:
             return _PAIR_PERIOD_S
         return _PERIOD_S if self._state.membership.under_way is None else _CHANGE_PERIOD_S
 
-    def _look_after_everything(self) -> None:
+    async def _look_after_everything(self) -> None:
         self._control.drop_kept()
         self._look_for_room()
         if self._neighbours.has_peers or self._state.level.number < levels.LEVEL:
             self._tell_addresses()
         self._raise_level()
         if self._neighbours.has_peers:
-            self._look_after_members()
+            await self._look_after_members()
             self._finish_change()
             self._spread_leaders()
             self._hand_over_control()
 
     # --- members --------------------------------------------------------------------------------------
 
-    def _look_after_members(self) -> None:
-        replicas = list(self._groups.replicas.values())
-        rafts = [replica.raft for replica in replicas]
-        belonging = self._state.membership.wanted(self._control.replica.raft.members.voters)
-        for replica in replicas:
-            leading = replica.raft.leading
-            if leading is None or not leading.is_settled:
-                continue
-            wanted = self._next_members(replica, leading, belonging, rafts)
-            if wanted is not None and leading.refusal(wanted) is None:
-                self.change_members(replica, wanted)
+    async def _look_after_members(self) -> None:
+        """All groups take their next step, some of them at a time: publishers wait for the same disk."""
+        left = deque(self._groups.replicas.values())
+        while left:
+            rafts = [replica.raft for replica in self._groups.replicas.values()]
+            belonging = self._state.membership.wanted(self._control.replica.raft.members.voters)
+            changes: list[tuple[Replica, Members]] = []
+            while left and len(changes) < _CHANGES_MAX:
+                replica = left.popleft()
+                leading = replica.raft.leading
+                is_here = self._groups.replicas.get(replica.group) is replica
+                if leading is None or not leading.is_settled or not is_here:
+                    continue
+                wanted = self._next_members(replica, leading, belonging, rafts)
+                if wanted is not None and leading.refusal(wanted) is None:
+                    changes.append((replica, wanted))
+            if changes:
+                self._change_members(changes)
+            if left:
+                await asyncio.sleep(_CHANGES_PAUSE_S)
         self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
         self._control_end = self._control.replica.raft.shape.last_index
 
@@ -187,19 +200,15 @@ class Upkeep:
             self._finishing = self._propose(command)
             self._finishing.add_done_callback(_notice)
 
-    def change_members(self, replica: Replica, members: Members) -> None:
-        """Write a configuration that its leader has nothing against."""
-        raft = replica.raft
-        self._groups.save_at_once(replica, raft.hard_state_with(members))
-        try:
-            replica.write_members(members)
-        except DiskFull:
-            self._groups.resign_for_want_of_room(replica)
-            return
-        log.info("members_changed", group=replica.name, members=str(members))
+    def _change_members(self, changes: list[tuple[Replica, Members]]) -> None:
+        self._groups.change_members_now(changes)
         pairing = self._neighbours.pairing
-        if pairing is not None and replica is self._control.replica and len(members.voters) > 1:
-            log.info("together", partner=pairing.partner, hint="either of the two carries on without the other")
+        for replica, members in changes:
+            if replica.raft.members != members:
+                continue  # there was no room
+            log.info("members_changed", group=replica.name, members=str(members))
+            if pairing is not None and replica is self._control.replica and len(members.voters) > 1:
+                log.info("together", partner=pairing.partner, hint="either of the two carries on without the other")
 
     # --- leaders --------------------------------------------------------------------------------------
 
