@@ -10,12 +10,13 @@ import pytest
 
 from holdfast.backends.cluster import peer_book, upkeep
 from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.requests import JoinRequest
 from holdfast.consensus.members import Members
 from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.cluster.nodes import Nodes, until
-from tests.cluster.test_members import ORDERS, cluster, join, removed
+from tests.cluster.test_members import ORDERS, cluster, join, removed, settled
 
 
 async def damaged(nodes: Nodes, name: str) -> None:
@@ -84,3 +85,33 @@ async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_eac
         assert max(steps) <= upkeep._CHANGES_MAX
         assert waits <= len(steps) + 2
         assert len(steps) < sum(steps) / 3
+
+
+async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        backend = nodes.backends["n1"]
+        with monkeypatch.context() as patched:
+            patched.setattr(backend.upkeep, "_finish_change", lambda: None)
+            nodes.add("n2", "n1")
+            await nodes.start("n2")
+            nodes.backends["n2"].upkeep._finish_change = lambda: None  # type: ignore[method-assign]
+            control = backend.control.replica.raft
+            own_row = nodes.backends["n2"].upkeep._own_row
+            await until(lambda: len(control.members.voters) == 2 and backend.state.nodes.get("n2") == own_row())
+            asked, check = 0, backend.membership_calls._check_newcomer
+
+            def counted(wanted: JoinRequest) -> None:
+                nonlocal asked
+                asked += 1
+                check(wanted)
+
+            patched.setattr(backend.membership_calls, "_check_newcomer", counted)
+            before = control.shape.last_index
+            nodes.add("n3", "n1")
+            await nodes.start("n3")
+            await until(lambda: asked >= 4)
+            assert control.shape.last_index == before
+        del nodes.backends["n2"].upkeep._finish_change
+        await settled(nodes, "n1", "n2", "n3")

@@ -147,7 +147,9 @@ class Groups:
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
             state = HardState(max(last_term, self._term_floor), NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
         timing = TIMING if self._seat is None or group == CONTROL else _PAIR_TIMING
-        raft = Raft(self.me, shape=shape_of(log), hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat)
+        raft = Raft(
+            self.me, shape=shape_of(log), hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat
+        )
         replica = Replica(group, name, log, raft, self, node_of(self.me))
         replica.fresh_at_s = self._loop.time()
         self.replicas[group] = replica

@@ -20,6 +20,8 @@ from holdfast.model.errors import HoldfastError
 log = structlog.get_logger("holdfast.cluster")
 
 _PERIOD_S: Final = 0.25
+# Who is told to wait asks less often.
+_PERIOD_MAX_S: Final = 2.0
 _ASK_S: Final = 10.0
 _SAID_S: Final = 5.0
 _decode_reply = msgspec.msgpack.Decoder(requests.JoinReply).decode
@@ -51,16 +53,21 @@ class Joining:
         return raft.replica in raft.members.everybody
 
     async def _run(self) -> None:
+        pause_s = _PERIOD_S
         while True:
             self.has_belonged |= self._control.raft.hears_leader
-            if not self._is_in and not self._neighbours.known.is_removed:
-                await self._ask()
-            await asyncio.sleep(_PERIOD_S if not self._is_in else 4 * _PERIOD_S)
+            if self._is_in or self._neighbours.known.is_removed:
+                pause_s = 4 * _PERIOD_S
+            else:
+                pause_s = _PERIOD_S if await self._ask() else min(2 * pause_s, _PERIOD_MAX_S)
+            await asyncio.sleep(pause_s)
 
-    async def _ask(self) -> None:
+    async def _ask(self) -> bool:
+        """Whether there is no reason to wait longer before it is asked again."""
         neighbours = self._neighbours
         wanted = requests.JoinRequest(neighbours.node, neighbours.own_life, neighbours.addresses.get("peer", ""))
-        for node in neighbours.known.linked:
+        linked = neighbours.known.linked
+        for node in linked:
             try:
                 reply = _decode_reply(await neighbours.request(node, Method.JOIN, requests.encode(wanted), _ASK_S))
             except (HoldfastError, msgspec.MsgspecError) as error:
@@ -71,7 +78,8 @@ class Joining:
             if not self._was_asked:
                 self._was_asked = True
                 log.info("joining", asked=node, hint="this node gets what the others have, then it votes")
-            return
+            return True
+        return not linked
 
     def _say(self, event: str, **facts: object) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -77,6 +77,8 @@ class MembershipCalls:
         place = membership.place_of(wanted.node, voters)
         if place not in (Place.JOINING, Place.VOTER):
             self._check_newcomer(wanted)
+            # One that waits until another one has come or gone asks again and again: no entry for each.
+            await self._check(Kind.JOIN, wanted.node)
             await self._change(Kind.JOIN, wanted.node, life=wanted.life, address=wanted.address)
         return requests.encode(JoinReply(self._addresses()))
 
@@ -87,7 +89,7 @@ class MembershipCalls:
         if not is_usable(wanted.address):
             raise BadValue(f"{node} does not say where others reach it; start it with --peer HOST:PORT")
         if self._state.membership.is_removed(replica_id(node, wanted.life)):
-            raise NodeRemoved(f"{node} was taken out of this cluster with the disk it has; start it again")
+            raise NodeRemoved(f"{node} was taken out of this cluster with the disk it has; start it again with --join")
         life = self._neighbours.life_of(node)
         if node == self._neighbours.node or (self._neighbours.is_up(node) and life != wanted.life):
             raise NodeNameTaken(f"another node goes by the name {node}, and is up; give this one a name of its own")
