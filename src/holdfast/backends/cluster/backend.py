@@ -134,7 +134,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
     async def start(self) -> None:
         """Open everything and make it whole after a crash. Raises `DataDirectoryError`."""
         # Before any other node hears of this one: what is found may make it somebody else.
-        removal.begin_again(self._directory, self._now_ms())
+        removal.begin_again(self._directory, self._now_ms(), joins=self.neighbours.known.join is not None)
         opening = Opening(
             self._directory,
             self._files,

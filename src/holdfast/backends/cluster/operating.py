@@ -119,7 +119,7 @@ class Operating:
         except OSError as error:
             log.error("removal_not_noted", problem=str(error), hint="this node is told again when it is started")
         removed = NodeRemoved(
-            f"{self._whole.node_id} was taken out of its cluster; go to another node, or start it again to have it back"
+            f"{self._whole.node_id} was taken out of its cluster; go to another node, or start it with --join to have it back"
         )
         self._whole.groups.has_failed = True
         self._whole._failure = removed
@@ -131,4 +131,4 @@ class Operating:
             log.warning("removed_before", told_by=told_by, hint="it was started to join, so it begins anew")
             self._whole.on_begin_again()
         else:
-            log.error("removed", told_by=told_by, hint="start this node again if it shall come back")
+            log.error("removed", told_by=told_by, hint="start this node with --join if it shall come back")

@@ -5,11 +5,12 @@
     {"life": "19e2…", "told_by": "n1"}
 
 It is written, synced, before the node says anything about it. From then on this process takes part in nothing and
-refuses its clients. The next start is somebody's wish to have it back (one that is told as soon as it is started, with
-`join` set, need not be started once more): it begins a new life and deletes the note, in that order, and asks to be let
-in as a newcomer. Its logs stay: what they have in common with the cluster's need not be sent again, what they do not is
-cut off by the consensus, as it is on any learner, and a log whose topic is gone goes with it. Crash cases: the note is
-absent, and the node is told again; the life is new and the note still there, then the life is new once more.
+refuses its clients. A machine that reboots is nobody's wish to have it back: it is started again only with `join` in
+its settings (one that is told as soon as it is started with that need not be started once more). Then it begins a new
+life and deletes the note, in that order, and asks to be let in as a newcomer. Its logs stay: what they have in common
+with the cluster's need not be sent again, what they do not is cut off by the consensus, as it is on any learner, and a
+log whose topic is gone goes with it. Crash cases: the note is absent, and the node is told again; the life is new and
+the note still there, then the life is new once more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 import structlog
 
 from holdfast.model.errors import DataDirectoryError
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.durable import replace_file, sync_directory
 
@@ -44,10 +46,15 @@ def was_removed(path: Path) -> bool:
     return (path / FILE_NAME).exists()
 
 
-def begin_again(directory: DataDirectory, now_ms: int) -> None:
-    """Be somebody else, if this node was removed before it was started. Raises `DataDirectoryError`."""
+def begin_again(directory: DataDirectory, now_ms: int, *, joins: bool) -> None:
+    """Be somebody else, if this node was removed before it was started. Raises `NodeRemoved`, `DataDirectoryError`."""
     if not was_removed(directory.path):
         return
+    if not joins:
+        raise NodeRemoved(
+            f"{directory.identity.node} was taken out of its cluster, and stays out; to have it back, start it with "
+            "--join HOST:PORT, where any node of the cluster listens for peers"
+        )
     before = directory.life
     try:
         directory.begin_new_life(now_ms)
