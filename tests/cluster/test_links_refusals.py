@@ -188,6 +188,24 @@ async def test_peer_that_is_refused_is_welcome_when_the_reason_is_gone() -> None
 
 
 @on_both_loops
+async def test_peer_that_has_refused_and_then_connects_is_looked_for_at_once() -> None:
+    """Whoever a newcomer asks looks for it at once, and may be too early: the newcomer does not know it yet."""
+    node, newcomer = LinkNode("n1", QUICK._replace(refused_retry_s=600.0)), LinkNode("n2")
+    newcomer.unwanted["n1"] = "n2 knows nobody yet"
+    try:
+        await newcomer.start()
+        with capture_logs() as logs:
+            await node.start(newcomer)
+            await until(lambda: any(entry["event"] == "peer_refused_us" for entry in logs), "n1 is refused")
+        newcomer.unwanted.clear()
+        newcomer.know(node)
+        await node.up(newcomer)
+    finally:
+        await node.links.stop()
+        await newcomer.links.stop()
+
+
+@on_both_loops
 async def test_peer_that_cannot_be_reached_is_logged_once() -> None:
     n1, n2 = LinkNode("n1"), LinkNode("n2")
     with capture_logs() as logs:

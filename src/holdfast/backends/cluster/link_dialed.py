@@ -277,7 +277,7 @@ class Link:
             has_another = not was_up and self._try_next_address()
             if has_another:
                 retry_s = timing.retry_min_s
-            await self._pause(retry_s * random.uniform(0.5, 1.0), may_hurry=has_another or not connection.is_refused)
+            await self._pause(retry_s * random.uniform(0.5, 1.0))
 
     def _try_next_address(self) -> bool:
         """Whether there is one that was not tried since the first."""
@@ -302,7 +302,8 @@ class Link:
             if isinstance(error, ConnectionRefusedError):
                 self._context.events.on_nobody_there(self.node)
         else:
-            self._hurry.clear()
+            if not connection.is_refused:
+                self._hurry.clear()
             if connection.hello is None and not connection.is_refused:
                 self._unreachable("it closed the connection without a word")
             await connection.ended
@@ -310,10 +311,8 @@ class Link:
     def _unreachable(self, reason: str) -> None:
         self._context.trouble(self.node, "peer_unreachable", peer=self.node, address=self.address, reason=reason)
 
-    async def _pause(self, seconds: float, *, may_hurry: bool) -> None:
-        if not may_hurry:
-            await asyncio.sleep(seconds)
-            return
+    async def _pause(self, seconds: float) -> None:
+        """One that has refused this node and then connects itself has changed its mind."""
         try:
             async with asyncio.timeout(seconds):
                 await self._hurry.wait()

@@ -119,7 +119,8 @@ class Operating:
         except OSError as error:
             log.error("removal_not_noted", problem=str(error), hint="this node is told again when it is started")
         removed = NodeRemoved(
-            f"{self._whole.node_id} was taken out of its cluster; go to another node, or start it with --join to have it back"
+            f"{self._whole.node_id} was taken out of its cluster; go to another node, or start it with --join "
+            "to have it back"
         )
         self._whole.groups.has_failed = True
         self._whole._failure = removed
