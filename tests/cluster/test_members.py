@@ -11,8 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.backends.cluster import peer_book, removal
+from holdfast.backends.cluster import peer_book, removal, requests
 from holdfast.backends.cluster.commands import NoteNode
+from holdfast.backends.cluster.requests import JoinRequest, Method
+from holdfast.consensus.membership import Place
 from holdfast.model.cluster import MembersDescription
 from holdfast.model.errors import ConfigError, DataDirectoryError, HoldfastError, NotSupported
 from holdfast.model.ids import Offset, PartitionId, TopicName
@@ -266,8 +268,12 @@ async def test_everybody_finds_each_other_again_after_changes_with_outdated_sett
         await check_stored(nodes, publisher)
 
 
-async def test_joining_node_that_loses_its_disk_in_the_middle_is_let_in_all_the_same(tmp_path: Path) -> None:
+async def test_joining_node_that_loses_its_disk_in_the_middle_is_let_in_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with cluster(tmp_path, 3) as nodes:
+        for backend in nodes.backends.values():
+            monkeypatch.setattr(backend.upkeep, "_finish_change", lambda: None)
         publisher = Publisher(nodes)
         nodes.add("n4", "n1")
         starting = asyncio.create_task(nodes.start("n4"))
@@ -275,6 +281,8 @@ async def test_joining_node_that_loses_its_disk_in_the_middle_is_let_in_all_the_
         await until(lambda: any("n4" in str(each.raft.members) for each in replicas))
         await starting
         await nodes.stop("n4")
+        assert nodes.backends["n1"].state.membership.rows["n4"].place is Place.JOINING
+        monkeypatch.undo()
         shutil.rmtree(tmp_path / "n4")
         await nodes.start("n4")
         await settled(nodes, "n1")
@@ -315,6 +323,27 @@ async def test_stranger_with_a_name_that_is_taken_is_refused_and_the_real_one_st
         with pytest.raises(ConfigError, match="another node goes by the name n2"):
             await impostor.start("n2")
         assert await members(nodes, "n1") == {"n1": "voter", "n2": "voter"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (JoinRequest("n9", "1", "127.0.0.1:1"), "has to ask for itself"),
+        (JoinRequest("n2", "1", "127.0.0.1:1"), "another node goes by the name n2"),
+        (JoinRequest("n9", "1.2", "127.0.0.1:1"), "the life of a disk"),
+        (JoinRequest("n9", "1", "x" * 1000 + ":1"), "does not say where"),
+        (JoinRequest("n9 ", "1", "127.0.0.1:1"), "a node is named"),
+    ],
+)
+async def test_nobody_is_let_in_who_has_not_asked_for_itself(tmp_path: Path, wanted: JoinRequest, why: str) -> None:
+    async with cluster(tmp_path, 2) as nodes:
+        backend = nodes.backends["n1"]
+        with pytest.raises(HoldfastError, match=why):
+            backend.membership_calls._check_newcomer(wanted)
+        if wanted.node != "n2":  # that one belongs already
+            with pytest.raises(HoldfastError, match=why):
+                await nodes.backends["n2"].neighbours.request("n1", Method.JOIN, requests.encode(wanted), 5.0)
+        assert not backend.state.membership.rows
 
 
 async def test_broker_with_topics_of_its_own_joins_no_cluster(tmp_path: Path) -> None:

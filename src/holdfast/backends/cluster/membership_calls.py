@@ -36,6 +36,8 @@ _LEADERS_S: Final = 5.0
 _LEADERS_PAUSE_S: Final = 0.1
 # So many groups are named where a node cannot be spared.
 _NAMED_MAX: Final = 3
+# A name of a host has at most 253.
+_ADDRESS_CHARACTERS_MAX: Final = 300
 _decode_join = msgspec.msgpack.Decoder(requests.JoinRequest).decode
 _decode_may_leave = msgspec.msgpack.Decoder(requests.MayLeaveRequest).decode
 _decode_reply = msgspec.msgpack.Decoder(requests.MayLeaveReply).decode
@@ -86,12 +88,16 @@ class MembershipCalls:
         node = wanted.node
         if not NODE_NAME.match(node):
             raise BadValue(f"a node is named with 1 to 64 letters, digits, '_' and '-', not {node[:60]!a}")
-        if not is_usable(wanted.address):
+        if not NODE_NAME.match(wanted.life):
+            raise BadValue(f"the life of a disk is 1 to 64 letters, digits, '_' and '-', not {wanted.life[:60]!a}")
+        if not is_usable(wanted.address) or len(wanted.address) > _ADDRESS_CHARACTERS_MAX:
             raise BadValue(f"{node} does not say where others reach it; start it with --peer HOST:PORT")
         if self._state.membership.is_removed(replica_id(node, wanted.life)):
             raise NodeRemoved(f"{node} was taken out of this cluster with the disk it has; start it again with --join")
         life = self._neighbours.life_of(node)
-        if node == self._neighbours.node or (self._neighbours.is_up(node) and life != wanted.life):
+        if life is None:
+            raise BadValue(f"{node} has to ask for itself; start it with --join")
+        if node == self._neighbours.node or life != wanted.life:
             raise NodeNameTaken(f"another node goes by the name {node}, and is up; give this one a name of its own")
         if len(self._neighbours.names) >= CLUSTER_NODES_MAX:
             raise NotSupported(f"a cluster has at most {CLUSTER_NODES_MAX} nodes")
