@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from holdfast.backends.cluster import peer_book, upkeep
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import JoinRequest
 from holdfast.consensus.members import Members
+from holdfast.consensus.replica_names import replica_id
+from holdfast.model.errors import StorageFailed
 from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
@@ -85,6 +89,25 @@ async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_eac
         assert max(steps) <= upkeep._CHANGES_MAX
         assert waits <= len(steps) + 2
         assert len(steps) < sum(steps) / 3
+
+
+async def test_leader_whose_disk_loses_who_its_members_are_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with cluster(tmp_path, 1) as nodes:
+        leader = nodes.backends["n1"]
+        monkeypatch.setattr("holdfast.storage.votes.sync_data", broken)
+        replica = leader.control.replica
+        wanted = Members(replica.raft.members.voters, frozenset({replica_id("n2", "1")}))
+        leader.upkeep._change_members([(replica, wanted)])
+        monkeypatch.undo()
+        assert "sync" in str(leader.problem())
+        assert replica.raft.members != wanted
+        with pytest.raises(StorageFailed):
+            await publish(nodes, "n1", 1)
 
 
 async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(

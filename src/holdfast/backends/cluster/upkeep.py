@@ -34,7 +34,7 @@ from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.membership import Place, next_change
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import HoldfastError, StorageFailed, Unavailable
 from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import MIB
 
@@ -201,7 +201,12 @@ class Upkeep:
             self._finishing.add_done_callback(_notice)
 
     def _change_members(self, changes: list[tuple[Replica, Members]]) -> None:
-        self._groups.change_members_now(changes)
+        try:
+            self._groups.change_members_now(changes)
+        except StorageFailed as error:
+            # A second try may succeed and mean nothing: the disk has said once what became of those bytes.
+            self._groups.fail(error)
+            return
         pairing = self._neighbours.pairing
         for replica, members in changes:
             if replica.raft.members != members:
