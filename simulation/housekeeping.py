@@ -65,6 +65,8 @@ class Housekeeper:
                 if wanted is not None and leading.refusal(wanted) is None:
                     self._check.majority_has_everything(replica, wanted, self._decided.get(replica.group, LogIndex(-1)))
                     replica.change_members(wanted)
+                elif self.letting_in.evidence.asks(replica.raft):
+                    replica.pump()
         self.letting_in.looked(replica.raft for replica in self._node.replicas.values())
         self._control_end = self.control.raft.shape.last_index
         self._decided = {replica.group: replica.raft.commit for replica in self._node.replicas.values()}
@@ -154,6 +156,11 @@ class Housekeeping:
     def of(self, node: Node) -> Housekeeper:
         """One for each run of a node: what it remembers ends with the process."""
         return self._housekeepers.setdefault((node.number, node.boot), Housekeeper(node, self._check))
+
+    def counted_on(self, node: Node, group: int) -> list[frozenset[ReplicaId]]:
+        """The voters that a leader on this node may be about to write."""
+        replica = node.replicas.get(group)
+        return [] if replica is None else list(self.of(node).letting_in.evidence.counted_on(replica.raft))
 
     @property
     def wanted(self) -> list[set[int]]:

@@ -134,6 +134,8 @@ class Upkeep:
             wanted = self._next_members(replica, leading, belonging, rafts)
             if wanted is not None and leading.refusal(wanted) is None:
                 self.change_members(replica, wanted)
+            elif self._letting_in.evidence.asks(replica.raft):
+                self._groups.touch(replica)
         self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
         self._control_end = self._control.replica.raft.shape.last_index
 
