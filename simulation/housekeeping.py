@@ -7,16 +7,19 @@ written into the control log by whoever leads it, or is lost and repeated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.membership import Change, Kind, Membership, Place, next_change
+from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.ids import LogIndex
 from simulation.membership_checker import MembershipChecker
 from simulation.node import Node
 from simulation.replica import Replica
+from simulation.requests import NODE_ITSELF, Answer, Ask, Request
 from simulation.state import CONTROL_GROUP
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class Housekeeper:
         # What was committed at the last look.
         self._decided: dict[int, LogIndex] = {}
         self.letting_in = LettingIn(self.life_of)
+        # Up to where the leaders of groups have decided, asked after the row of that number was made.
+        self._indexes: dict[tuple[int, int], LogIndex] = {}
 
     @property
     def control(self) -> Replica | None:
@@ -93,9 +98,37 @@ class Housekeeper:
         groups = [each.raft for each in self._node.replicas.values() if each is not control]
         if control.applied < control.raft.members_index or len(groups) + 1 < len(self._node.genesis):
             return
-        change = next_change(self.membership, control.raft, groups, 0)
+        seems_over = self._next_change(control, groups, is_current=lambda raft: True)
+        if seems_over is None:
+            return
+        current = {
+            each.raft
+            for each in self._node.replicas.values()
+            if each.raft.commit >= self._indexes.get((each.group, seems_over.expects), LogIndex(1 << 60))
+        }
+        change = self._next_change(control, groups, is_current=current.__contains__)
         if change is not None:
             control.propose(change)
+            return
+        for group in range(1, len(self._node.genesis)):
+            self._node.request(Request(NODE_ITSELF, seems_over.expects, Ask.READ_INDEX, group, str(group)))
+
+    def take_index(self, answer: Answer) -> None:
+        if answer.is_done:
+            self._indexes[int(answer.name), answer.operation] = LogIndex(answer.value)
+
+    def _next_change(
+        self, control: Replica, groups: list[Raft], *, is_current: Callable[[Raft], bool]
+    ) -> Change | None:
+        rafts = [control.raft, *groups]
+        return next_change(
+            self.membership,
+            control.raft,
+            groups,
+            0,
+            is_current=is_current,
+            is_well=lambda name: self.letting_in.is_well_everywhere(rafts, name),
+        )
 
     def _hand_over(self) -> None:
         """Who leaves leads nothing."""
@@ -150,6 +183,7 @@ class Housekeeping:
         self._housekeepers: dict[tuple[int, int], Housekeeper] = {}
         for node in cluster.nodes:
             node.is_gone = lambda name, node=node: self.of(node).membership.is_removed(name)  # type: ignore[misc]
+            node.on_index = lambda answer, node=node: self.of(node).take_index(answer)  # type: ignore[misc]
             node.on_join = lambda name, node=node: self.of(node).take_join(name)  # type: ignore[misc]
         self._world.after(PAUSE_MS, self._look)
 

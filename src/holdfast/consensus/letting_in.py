@@ -73,9 +73,7 @@ class LettingIn:
         is_certain = step is None or step.voters == raft.members.voters
         return step if is_certain or self.evidence.is_there(leading, raft, step.voters) else None
 
-    def _with_one_more(
-        self, raft: Raft, wanted: Collection[str], goes: Callable[[ReplicaId], bool]
-    ) -> Members | None:
+    def _with_one_more(self, raft: Raft, wanted: Collection[str], goes: Callable[[ReplicaId], bool]) -> Members | None:
         """It joins, or a topic was made while it was being let in and began without it."""
         members = raft.members
         nodes = {node_of(member) for member in members.everybody}
@@ -127,6 +125,10 @@ class LettingIn:
         """
         well = [voter for voter in voters if voter == raft.replica or self._is_well(leading, raft, voter)]
         return len(well) >= len(voters) // 2 + 1
+
+    def is_well_everywhere(self, rafts: Iterable[Raft], replica: ReplicaId) -> bool:
+        """Whether it is there and has everything of those groups that are led here."""
+        return all(self.is_enough(raft.leading, raft, {replica}) for raft in rafts if raft.leading is not None)
 
     def _is_well(self, leading: Leading, raft: Raft, voter: ReplicaId) -> bool:
         return self._now(voter) == voter and self._is_there(voter) and self._has_everything(leading, raft, voter)

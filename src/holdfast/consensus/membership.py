@@ -6,10 +6,11 @@ A row is a node's place. A node without one that votes in the control group is a
                           └──────────leave──────────────────────▲
 
 - JOINING: every leader lets the node into its group as a learner, and has it vote there once it has everything.
-  SETTLE is proposed by the leader of the control group when the node votes in all groups, for good.
+  SETTLE is proposed by the leader of the control group when the node votes in all groups, for good, and is well.
 - LEAVING: it leads nothing; every leader takes it out of its group while the rest is a majority that has everything.
   In the control group it stops voting first, and listens until it is out of all others: so it still hears what is
   decided, and no topic that is made from then on begins with it. GONE is proposed when no group has it any more.
+  Of both, the leaders of all groups are asked first: what this node has of a group may be from before the change.
 - REMOVED: which lives of its disk are no member for good. Whoever comes with one of them is told so; the same node
   with a new life is a newcomer.
 - A node that replaces another is JOINING with that one's name; SETTLE makes the other one LEAVING in the same step.
@@ -36,7 +37,7 @@ needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -246,10 +247,20 @@ class Membership:
                 return is_noted or (old is not None and old.place is Place.LEAVING and place is Place.VOTER)
 
 
-def next_change(membership: Membership, control: Raft, groups: Collection[Raft], since_ms: int) -> Change | None:
+def next_change(
+    membership: Membership,
+    control: Raft,
+    groups: Collection[Raft],
+    since_ms: int,
+    *,
+    is_current: Callable[[Raft], bool],
+    is_well: Callable[[ReplicaId], bool],
+) -> Change | None:
     """What the leader of the control group proposes: that the change under way is over, once it is in every group.
 
-    `groups` are all others, as this node knows them. What is committed in one of them is so for good, whoever leads it.
+    `groups` are all others, as this node knows them, which may be from before the change began. So one counts only if
+    it `is_current`: its leader has said since then up to where it has decided, and that is known here. What has joined
+    also has to be well: another one may leave because of it.
     """
     row = membership.under_way
     if row is None or control.leading is None or not control.leading.is_settled or not _is_decided(control):
@@ -257,12 +268,14 @@ def next_change(membership: Membership, control: Raft, groups: Collection[Raft],
     if row.place is Place.JOINING:
         # Under one name everywhere: a disk that was lost meanwhile is replaced group by group.
         names = {voter for voter in control.members.voters if node_of(voter) == row.node}
-        if len(names) == 1 and all(_is_decided(raft) and names <= raft.members.voters for raft in groups):
+        votes = all(_is_decided(raft) and names <= raft.members.voters for raft in groups)
+        if len(names) == 1 and votes and all(map(is_well, names)) and all(map(is_current, groups)):
             return Change(Kind.SETTLE, row.node, row.number, since_ms)
         return None
     votes_here = row.node in map(node_of, control.members.voters)
     is_elsewhere = any(not _is_decided(raft) or row.node in map(node_of, raft.members.everybody) for raft in groups)
-    return None if votes_here or is_elsewhere else Change(Kind.GONE, row.node, row.number, since_ms)
+    is_out = not votes_here and not is_elsewhere and all(map(is_current, groups))
+    return None if not is_out else Change(Kind.GONE, row.node, row.number, since_ms)
 
 
 def _is_decided(raft: Raft) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
@@ -29,11 +29,11 @@ from holdfast.broker.results import failure
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
-from holdfast.consensus.membership import Place, next_change
+from holdfast.consensus.membership import Change, Place, next_change
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.errors import DiskFull, HoldfastError, Unavailable
-from holdfast.model.ids import TimestampMs
+from holdfast.model.ids import LogIndex, TimestampMs
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
@@ -49,6 +49,8 @@ _STEADY_S: Final = 3.0
 _TRANSFERS_MAX: Final = 20
 # With less room than this a node does not want to lead.
 _ROOM_BYTES_MIN: Final = 16 * MIB
+# So many groups are asked at once how far they are.
+_CONFIRMED_AT_ONCE: Final = 64
 
 
 class Upkeep:
@@ -63,6 +65,7 @@ class Upkeep:
         state: ControlState,
         propose: Callable[[Command], asyncio.Future[None]],
         now_ms: Callable[[], TimestampMs],
+        confirm: Callable[[Replica], Awaitable[LogIndex]],
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -71,6 +74,7 @@ class Upkeep:
         self._state = state
         self._propose = propose
         self._now_ms = now_ms
+        self._confirm = confirm
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
@@ -89,9 +93,10 @@ class Upkeep:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._finishing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -175,18 +180,50 @@ class Upkeep:
 
     def _finish_change(self) -> None:
         """Say in the control log that a node has come or gone, once every group has it so."""
-        control = self._control
-        if self._state.membership.under_way is None or control.replica.raft.leading is None:
+        if self._state.membership.under_way is None or self._control.replica.raft.leading is None:
             return
+        groups = self._all_groups()
+        is_asked = self._finishing is not None and not self._finishing.done()
+        if groups is None or is_asked:
+            return
+        if self._next_change(groups, is_current=lambda raft: True) is not None:
+            self._finishing = self._loop.create_task(self._confirm_and_finish())
+            self._finishing.add_done_callback(_notice)
+
+    async def _confirm_and_finish(self) -> None:
+        """It seems over, from what this node has of all groups; their leaders know whether it is."""
+        before = self._state.membership.under_way
+        control = self._control.replica
+        current: set[Raft] = set()
+        replicas = [each for each in self._groups.replicas.values() if each is not control]
+        for start in range(0, len(replicas), _CONFIRMED_AT_ONCE):
+            some = replicas[start : start + _CONFIRMED_AT_ONCE]
+            await asyncio.gather(*map(self._confirm, some))
+            current |= {each.raft for each in some}
+        # A topic that was made meanwhile was not asked, and so is not current.
+        groups = self._all_groups()
+        change = None if groups is None else self._next_change(groups, is_current=current.__contains__)
+        if change is not None and self._state.membership.under_way == before:
+            await self._propose(ChangeMember(change.kind, change.node, change.expects, change.since_ms))
+
+    def _all_groups(self) -> list[Raft] | None:
+        """But the control group; `None` while a topic is not open here, or not known: nobody can tell who is in it."""
+        control = self._control
         groups = [each.raft for each in self._groups.replicas.values() if each is not control.replica]
         is_behind = control.applied < control.replica.raft.members_index
-        if is_behind or len(groups) < sum(topic.config.partitions for topic in self._topics.known.values()):
-            return  # a topic is not open here, or not known: nobody can tell who is in it
-        change = next_change(self._state.membership, control.replica.raft, groups, self._now_ms())
-        if change is not None and (self._finishing is None or self._finishing.done()):
-            command = ChangeMember(change.kind, change.node, change.expects, change.since_ms)
-            self._finishing = self._propose(command)
-            self._finishing.add_done_callback(_notice)
+        partitions = sum(topic.config.partitions for topic in self._topics.known.values())
+        return None if is_behind or len(groups) < partitions else groups
+
+    def _next_change(self, groups: list[Raft], *, is_current: Callable[[Raft], bool]) -> Change | None:
+        control = self._control.replica.raft
+        return next_change(
+            self._state.membership,
+            control,
+            groups,
+            self._now_ms(),
+            is_current=is_current,
+            is_well=lambda name: self._letting_in.is_well_everywhere([control, *groups], name),
+        )
 
     def change_members(self, replica: Replica, members: Members) -> None:
         """Write a configuration that its leader has nothing against."""
