@@ -29,6 +29,7 @@ COMING_AND_GOING = (
     "remove",
     "replace",
     "replace",
+    "drain",
     "crash",
     "partition",
     "freeze",
@@ -74,6 +75,7 @@ class Faults:
             "join": lambda: self._housekeeping.join(),
             "remove": lambda: self._housekeeping.remove(),
             "replace": lambda: self._housekeeping.replace(),
+            "drain": lambda: self._housekeeping.drain(),
         }
         if self._kinds:
             self._world.after(self._pause(), self._inject)

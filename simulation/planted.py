@@ -299,14 +299,14 @@ COMING_AND_GOING = (
         "votes-with-an-empty-log",
         "A learner votes before it has anything.",
         (LETTING_IN, "in voting_nodes or not self._has_everything(leading, raft, learner):", "in voting_nodes:"),
-        (LETTING_IN, "if is_certain or self.evidence.is_there(leading, raft, step.voters) else None", ""),
+        (LETTING_IN, "if self.evidence.is_there(leading, raft, step.voters) else None", ""),
     ),
     _mutant(
         "out-on-old-evidence",
         "A voter goes though those who stay were not asked whether they are there (was here once).",
         (
             LETTING_IN,
-            "return step if is_certain or self.evidence.is_there(leading, raft, step.voters) else None",
+            "return step if self.evidence.is_there(leading, raft, step.voters) else None",
             "return step",
         ),
     ),

@@ -48,7 +48,8 @@ class LettingIn:
         goes: Callable[[ReplicaId], bool] = lambda replica: False,
         listens: Callable[[ReplicaId], bool] = lambda replica: False,
         beside: Collection[Raft] = (),
-        is_informed: bool = True,
+        is_informed: Callable[[], bool] = lambda: True,
+        leaves_last: bool = False,
         partner: ReplicaId | None = None,
         before: Collection[Raft] = (),
     ) -> Members | None:
@@ -57,21 +58,38 @@ class LettingIn:
         `None` also while those who shall vote are asked whether they are there: `evidence.asks` tells.
 
         `wanted` are the nodes that belong to every group. Who `goes` is taken out, but for those who are to listen on;
-        `beside` are all groups of this node. One that is not informed of what was decided about nodes, since it was
-        just started, lets nobody in: it could be one that has left meanwhile. `partner` is the other of a pair while it
+        `beside` are all groups of this node. A reign that is not informed of what was decided about nodes before it
+        began lets nobody in and takes nobody out: one could have left meanwhile, or have come back. Where two become
+        one, a group that `leaves_last` waits for all others. `partner` is the other of a pair while it
         belongs to no group. Nobody votes here who does not vote in the groups of `before`, for good.
         """
         if goes(raft.replica):
             return None  # it hands over first: who leads next takes it out
         step = (
             self._mended(leading, raft, goes)
-            or self._without_one_that_goes(leading, raft, goes, listens)
-            or (self._with_one_more(raft, wanted, goes) if is_informed else None)
+            or self._by_rows(leading, raft, wanted, goes, listens, beside if leaves_last else (), is_informed)
             or self._with_partner(raft, partner)
             or self._next_step_of_a_learner(leading, raft, goes, beside, before)
         )
-        is_certain = step is None or step.voters == raft.members.voters
-        return step if is_certain or self.evidence.is_there(leading, raft, step.voters) else None
+        if step is None or step.voters == raft.members.voters:
+            return step
+        return step if self.evidence.is_there(leading, raft, step.voters) else None
+
+    def _by_rows(
+        self,
+        leading: Leading,
+        raft: Raft,
+        wanted: Collection[str],
+        goes: Callable[[ReplicaId], bool],
+        listens: Callable[[ReplicaId], bool],
+        first: Collection[Raft],
+        is_informed: Callable[[], bool],
+    ) -> Members | None:
+        """Who goes, then who comes, by rows that are not older than this reign."""
+        step = self._without_one_that_goes(leading, raft, goes, listens, first) or self._with_one_more(
+            raft, wanted, goes
+        )
+        return step if step is not None and is_informed() else None
 
     def _with_one_more(self, raft: Raft, wanted: Collection[str], goes: Callable[[ReplicaId], bool]) -> Members | None:
         """It joins, or a topic was made while it was being let in and began without it."""
@@ -108,9 +126,12 @@ class LettingIn:
         raft: Raft,
         goes: Callable[[ReplicaId], bool],
         listens: Callable[[ReplicaId], bool],
+        first: Collection[Raft],
     ) -> Members | None:
         voters, learners = raft.members
         for leaver in sorted(filter(goes, voters)):
+            if len(voters) == 2 and not all(each is raft or _is_out_for_good(leaver, each) for each in first):
+                continue
             if self.is_enough(leading, raft, voters - {leaver}):
                 return Members(voters - {leaver}, learners | {leaver} if listens(leaver) else learners)
         for leaver in sorted(filter(goes, learners)):
@@ -181,6 +202,10 @@ class LettingIn:
         """
         progress = leading.progress.get(replica)
         return progress is not None and progress.match >= max(LogIndex(0), self._decided.get(raft, raft.commit))
+
+
+def _is_out_for_good(replica: ReplicaId, raft: Raft) -> bool:
+    return replica not in raft.members.voters and raft.members_index <= raft.commit
 
 
 def _votes_for_good(replica: ReplicaId, groups: Iterable[Raft]) -> bool:

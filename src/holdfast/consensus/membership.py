@@ -14,7 +14,8 @@ A row is a node's place. A node without one that votes in the control group is a
 - REMOVED: which lives of its disk are no member for good. Whoever comes with one of them is told so; the same node
   with a new life is a newcomer.
 - A node that replaces another is JOINING with that one's name; SETTLE makes the other one LEAVING in the same step.
-- DRAINED is no place of its own: such a node belongs and votes as before, and is not wanted as a leader.
+- DRAINED is no place of its own: such a node belongs and votes as before, and is not wanted as a leader. It leads all
+  the same what a leaving node can hand over to nobody else.
 
 One node at a time is JOINING or LEAVING. The rows are all that a change consists of: nobody keeps it in memory, so it
 goes on under whoever leads next. Crash cases:
@@ -25,14 +26,16 @@ goes on under whoever leads next. Crash cases:
   there. A leader that has not heard of the newest rows takes nobody out on a suspicion: only rows do that.
 - *of the joining node*: the others wait for it. With another disk it is somebody else, who is let in, and the old
   one is taken out. If it never comes back, LEAVE takes what was let in of it out again.
-- *of the leaving node*: nothing waits for it. When it is back it is told.
+- *of the leaving node*: nothing waits for it where the rest is a majority without it. Of two, both are needed until
+  one is out: groups that still have two voters wait until it is back. When it is back after that it is told.
 - *of so many others that the rest is no majority*: the step that would need them is not taken until they are back.
 
 A topic that is made meanwhile begins with those who vote in the control group where its creation stands in the log.
 If that is too many or too few, its first leader finds that out from the rows, as for any other group. There is no
-order among the groups for that reason, but for the two ends that are named above, and for one: where a leader is the
-only voter, a second one votes nowhere before it has everything in all groups that this leader has, for then both are
-needed.
+order among the groups for that reason, but for the two ends that are named above, and for two more. Where a leader is
+the only voter, a second one votes nowhere before it has everything in all groups that this leader has: from the first
+group in which it votes, both are needed, and should it be lost for good then, so are the decisions of that group. Where
+two become one, the control group is the last: as long as any partition needs both, so does what is decided about them.
 """
 
 from __future__ import annotations
@@ -130,9 +133,10 @@ class Membership:
         row = self.rows.get(node_of(replica))
         return row is not None and row.place is not Place.LEAVING and life_of(replica) in row.lives
 
-    def may_lead(self, node: str) -> bool:
+    def may_lead(self, node: str, *, at_need: bool = False) -> bool:
+        """At need, a node that is drained leads rather than one that leaves: else that one never could."""
         row = self.rows.get(node)
-        return row is None or not (row.is_drained or row.place in (Place.LEAVING, Place.REMOVED))
+        return row is None or not ((row.is_drained and not at_need) or row.place in (Place.LEAVING, Place.REMOVED))
 
     @property
     def under_way(self) -> Member | None:
@@ -190,7 +194,7 @@ class Membership:
     def apply(self, change: Change, number: int, voters: Collection[ReplicaId], lives: Collection[str]) -> list[Member]:
         """The rows that it changes. Raises why it cannot be made; one that was made already changes nothing.
 
-        `lives` are those under which the control group knows the node.
+        `lives` are those under which the control group knows the node, and the one it last said it had.
         """
         if self._is_made(change, voters):
             return []

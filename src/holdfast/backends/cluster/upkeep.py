@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -80,8 +80,9 @@ class Upkeep:
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
         self._letting_in = LettingIn(self._life_of)
-        # Where the control log ended at the last look: what is applied up to there is not older than that.
-        self._control_end = control.replica.raft.shape.last_index
+        # The reigns here that know what the control group had decided when they were asked about, or later.
+        self._informed: set[Leading | None] = set()
+        self._informing: asyncio.Task[None] | None = None
         self._finishing: asyncio.Future[None] | None = None
         self._raising: asyncio.Future[None] | None = None
         state.on_noted = self._raise_level
@@ -93,7 +94,7 @@ class Upkeep:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        tasks = [task for task in (self._task, self._finishing) if task is not None]
+        tasks = [task for task in (self._task, self._finishing, self._informing) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -142,7 +143,7 @@ class Upkeep:
             elif self._letting_in.evidence.asks(replica.raft):
                 self._groups.touch(replica)
         self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
-        self._control_end = self._control.replica.raft.shape.last_index
+        self._informed &= {replica.raft.leading for replica in self._groups.replicas.values()}
 
     def _life_of(self, node: str) -> str | None:
         """`None` for a node that is not heard, and for what the disk of one says that was taken out."""
@@ -164,11 +165,26 @@ class Upkeep:
             goes=membership.goes,
             # In the control group it hears what is decided until it is in no other group.
             listens=lambda each: replica is control and not membership.is_removed(each),
-            is_informed=self._control.applied >= self._control_end,
+            is_informed=lambda: self._is_informed(leading),
+            leaves_last=replica is control,
             beside=rafts if self._neighbours.pairing is None else (),
             partner=self._neighbours.partner_to_let_in(),
             before=[each for each in rafts if each is not control.raft] if is_last_of_a_pair else (),
         )
+
+    def _is_informed(self, leading: Leading) -> bool:
+        """Whether the rows that are known here are not older than this reign; if not, the control group is asked."""
+        if leading in self._informed:
+            return self._control.replica.raft.hears_leader
+        if self._informing is None or self._informing.done():
+            self._informing = self._loop.create_task(self._inform())
+            self._informing.add_done_callback(_notice)
+        return False
+
+    async def _inform(self) -> None:
+        reigns = {replica.raft.leading for replica in self._groups.replicas.values()}
+        await self._control.wait_until_applied(await self._confirm(self._control.replica))
+        self._informed |= reigns
 
     def can_spare(self, replica: Replica, node: str) -> bool:
         """Whether a group that is led here goes on without a node: the rest is a majority that has everything."""
@@ -248,13 +264,16 @@ class Upkeep:
             topic = self._topics.known.get(partition.topic)
             if not replica.leads or topic is None or replica.reign is None:
                 continue
-            for voter in self._topics.line_of_leaders(replica.raft.members.voters, topic, partition.number):
+            line = self._topics.line_of_leaders(replica.raft.members.voters, topic, partition.number)
+            for voter in line:
                 if voter == replica.raft.replica and not replica.disk_full and may_lead:
                     break
                 if self._can_lead(replica, voter):
                     self._hand_over(replica, voter)
                     transfers += 1
                     break
+            else:
+                transfers += self._hand_over_at_need(replica, line)
             if transfers >= _TRANSFERS_MAX:
                 return
 
@@ -267,13 +286,23 @@ class Upkeep:
             if self._can_lead(replica, voter):
                 self._hand_over(replica, voter)
                 return
+        self._hand_over_at_need(replica, sorted(replica.raft.members.voters))
 
-    def _can_lead(self, replica: Replica, voter: ReplicaId) -> bool:
+    def _hand_over_at_need(self, replica: Replica, voters: Iterable[ReplicaId]) -> bool:
+        """Whether this node leaves and hands over to one that is drained, since nobody else can lead."""
+        if self._state.membership.may_lead(self._neighbours.node, at_need=True):
+            return False
+        voter = next((each for each in voters if self._can_lead(replica, each, at_need=True)), None)
+        if voter is not None:
+            self._hand_over(replica, voter)
+        return voter is not None
+
+    def _can_lead(self, replica: Replica, voter: ReplicaId, *, at_need: bool = False) -> bool:
         """Whether it is steadily there and has what this leader has, or nearly."""
         leading = replica.raft.leading
         if leading is None or voter not in leading.progress:
             return False
-        if not self._state.membership.may_lead(node_of(voter)):
+        if not self._state.membership.may_lead(node_of(voter), at_need=at_need):
             return False
         # Who shall lead nothing does not choose for long.
         steady_s = _STEADY_S if self._state.membership.may_lead(self._neighbours.node) else 0.0
