@@ -46,7 +46,7 @@ def _step(
     step = letting_in.next_members(
         group.raft.leading,
         group.raft,
-        wanted=("n0", "n2"),
+        wanted=("n0",),
         goes=lambda replica: node_of(replica) == "n1",
         is_informed=lambda: is_informed,
         beside=beside,
