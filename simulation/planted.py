@@ -311,11 +311,6 @@ COMING_AND_GOING = (
         ),
     ),
     _mutant(
-        "gone-by-an-old-log",
-        "A node is called removed because an old log does not know that it came (was here once).",
-        (MEMBERSHIP, "and not is_elsewhere and all(map(is_current, groups))", "and not is_elsewhere"),
-    ),
-    _mutant(
         "two-changes-at-once",
         "A node may leave while another one is joining.",
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
+from holdfast.consensus.membership import Kind, Member, Membership, Place, next_change
 from holdfast.consensus.messages import HardState, Heartbeat, HeartbeatReply, VoteReply
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
@@ -92,3 +93,24 @@ def test_where_two_become_one_the_control_group_is_the_last() -> None:
     assert _step(letting_in, control, beside=(control.raft, partition.raft)) is None, "it is not committed yet"
     partition.raft.log_durable(LogIndex(1))
     assert _step(letting_in, control, beside=(control.raft, partition.raft)) == alone
+
+
+def test_nobody_counts_as_gone_or_joined_by_logs_that_may_be_old_nor_joined_while_it_is_not_well() -> None:
+    control, partition = Group(NAMES[:2]), Group(NAMES[:2])
+    for node, place, kind in (("n2", Place.LEAVING, Kind.GONE), ("n1", Place.JOINING, Kind.SETTLE)):
+        rows = Membership([Member(node, place, 7, 0)])
+
+        def proposed(*, is_current: bool, is_well: bool, rows: Membership = rows) -> Kind | None:
+            change = next_change(
+                rows,
+                control.raft,
+                [partition.raft],
+                0,
+                is_current=lambda raft: is_current,
+                is_well=lambda replica: is_well,
+            )
+            return None if change is None else change.kind
+
+        assert proposed(is_current=True, is_well=True) is kind
+        assert proposed(is_current=False, is_well=True) is None
+        assert proposed(is_current=True, is_well=False) is (Kind.GONE if kind is Kind.GONE else None)
