@@ -29,6 +29,7 @@ COMING_AND_GOING = (
     "remove",
     "replace",
     "replace",
+    "drain",
     "crash",
     "partition",
     "freeze",
@@ -74,6 +75,7 @@ class Faults:
             "join": lambda: self._housekeeping.join(),
             "remove": lambda: self._housekeeping.remove(),
             "replace": lambda: self._housekeeping.replace(),
+            "drain": lambda: self._housekeeping.drain(),
         }
         if self._kinds:
             self._world.after(self._pause(), self._inject)
@@ -231,12 +233,12 @@ class Faults:
                 continue
             replica = node.replicas.get(group)
             known = store.hard_state.members + (replica.raft.members_history if replica else ())
-            for at in known:
-                members = at.members
-                voters = members.voters
-                if isinstance(self._cluster.operator, Housekeeping):
-                    # Who is about to vote may be counted on by the time its leader hears that it is gone.
-                    voters |= members.learners & {victim.name_in(group)}
+            in_force = [at.members.voters for at in known]
+            if isinstance(self._cluster.operator, Housekeeping):
+                # Who has just answered that it is there is counted on, though it may lose its disk before its leader
+                # has written that down. No leader can know of that moment, which is shorter than a look.
+                in_force += self._cluster.operator.counted_on(node, group)
+            for voters in in_force:
                 if len(voters & intact) < len(voters) // 2 + 1 and voters & {victim.name_in(group)}:
                     return False
         return True

@@ -7,16 +7,20 @@ written into the control log by whoever leads it, or is lost and repeated.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.membership import Change, Kind, Membership, Place, next_change
+from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.ids import LogIndex
 from simulation.membership_checker import MembershipChecker
 from simulation.node import Node
 from simulation.replica import Replica
+from simulation.requests import NODE_ITSELF, Answer, Ask, Request
 from simulation.state import CONTROL_GROUP
 
 if TYPE_CHECKING:
@@ -31,11 +35,14 @@ class Housekeeper:
     def __init__(self, node: Node, check: MembershipChecker) -> None:
         self._node = node
         self._check = check
-        # Where the control log ended at the last look.
-        self._control_end = LogIndex(1 << 60)
+        # Up to where the control group has decided, asked after these reigns began.
+        self._informed: dict[Leading, LogIndex] = {}
+        self._questions: dict[int, list[Leading]] = {}
         # What was committed at the last look.
         self._decided: dict[int, LogIndex] = {}
         self.letting_in = LettingIn(self.life_of)
+        # Up to where the leaders of groups have decided, asked after the row of that number was made.
+        self._indexes: dict[tuple[int, int], LogIndex] = {}
 
     @property
     def control(self) -> Replica | None:
@@ -65,8 +72,9 @@ class Housekeeper:
                 if wanted is not None and leading.refusal(wanted) is None:
                     self._check.majority_has_everything(replica, wanted, self._decided.get(replica.group, LogIndex(-1)))
                     replica.change_members(wanted)
+                elif self.letting_in.evidence.asks(replica.raft):
+                    replica.pump()
         self.letting_in.looked(replica.raft for replica in self._node.replicas.values())
-        self._control_end = self.control.raft.shape.last_index
         self._decided = {replica.group: replica.raft.commit for replica in self._node.replicas.values()}
         self._finish_change()
         self._hand_over()
@@ -74,16 +82,29 @@ class Housekeeper:
 
     def _next_members(self, replica: Replica) -> Members | None:
         control, membership = self.control, self.membership
-        assert control is not None and replica.raft.leading is not None
+        leading = replica.raft.leading
+        assert control is not None and leading is not None
         return self.letting_in.next_members(
-            replica.raft.leading,
+            leading,
             replica.raft,
             wanted=membership.wanted(control.raft.members.voters),
             goes=membership.goes,
             listens=lambda each: replica is control and not membership.is_removed(each),
-            is_informed=control.applied >= self._control_end,
+            is_informed=lambda: self._is_informed(leading),
+            leaves_last=replica is control,
             beside=[each.raft for each in self._node.replicas.values()],
         )
+
+    def _is_informed(self, leading: Leading) -> bool:
+        control = self.control
+        assert control is not None
+        if leading in self._informed:
+            return control.raft.hears_leader and control.applied >= self._informed[leading]
+        number = self._node.boot * 1_000_000 + len(self._questions)
+        rafts = [each.raft for each in self._node.replicas.values()]
+        self._questions[number] = [raft.leading for raft in rafts if raft.leading is not None]
+        self._node.request(Request(NODE_ITSELF, number, Ask.READ_INDEX, CONTROL_GROUP, str(CONTROL_GROUP)))
+        return leading in self._informed and control.applied >= self._informed[leading]
 
     def _finish_change(self) -> None:
         control = self.control
@@ -91,9 +112,42 @@ class Housekeeper:
         groups = [each.raft for each in self._node.replicas.values() if each is not control]
         if control.applied < control.raft.members_index or len(groups) + 1 < len(self._node.genesis):
             return
-        change = next_change(self.membership, control.raft, groups, 0)
+        seems_over = self._next_change(control, groups, is_current=lambda raft: True)
+        if seems_over is None:
+            return
+        current = {
+            each.raft
+            for each in self._node.replicas.values()
+            if each.raft.commit >= self._indexes.get((each.group, seems_over.expects), LogIndex(1 << 60))
+        }
+        change = self._next_change(control, groups, is_current=current.__contains__)
         if change is not None:
             control.propose(change)
+            return
+        for group in range(1, len(self._node.genesis)):
+            self._node.request(Request(NODE_ITSELF, seems_over.expects, Ask.READ_INDEX, group, str(group)))
+
+    def take_index(self, answer: Answer) -> None:
+        if not answer.is_done:
+            return
+        if int(answer.name) == CONTROL_GROUP:
+            for leading in self._questions.get(answer.operation, ()):
+                self._informed[leading] = LogIndex(answer.value)
+        else:
+            self._indexes[int(answer.name), answer.operation] = LogIndex(answer.value)
+
+    def _next_change(
+        self, control: Replica, groups: list[Raft], *, is_current: Callable[[Raft], bool]
+    ) -> Change | None:
+        rafts = [control.raft, *groups]
+        return next_change(
+            self.membership,
+            control.raft,
+            groups,
+            0,
+            is_current=is_current,
+            is_well=lambda name: self.letting_in.is_well_everywhere(rafts, name),
+        )
 
     def _hand_over(self) -> None:
         """Who leaves leads nothing."""
@@ -103,12 +157,17 @@ class Housekeeper:
             leading = replica.raft.leading
             if leading is None or not leading.is_settled:
                 continue
-            for voter in sorted(leading.progress.keys() & replica.raft.members.voters):
-                is_there = self.life_of(node_of(voter)) is not None and self.membership.may_lead(node_of(voter))
-                if is_there and leading.progress[voter].match >= replica.raft.commit:
-                    leading.transfer(voter)
-                    replica.pump()
-                    break
+            voters = [
+                voter
+                for voter in sorted(leading.progress.keys() & replica.raft.members.voters)
+                if self.life_of(node_of(voter)) is not None and leading.progress[voter].match >= replica.raft.commit
+            ]
+            able = [voter for voter in voters if self.membership.may_lead(node_of(voter))]
+            if not able and not self.membership.may_lead(f"n{self._node.number}", at_need=True):
+                able = [voter for voter in voters if self.membership.may_lead(node_of(voter), at_need=True)]
+            if able:
+                leading.transfer(able[0])
+                replica.pump()
 
     def _tell_who_left(self) -> None:
         node = self._node
@@ -148,12 +207,18 @@ class Housekeeping:
         self._housekeepers: dict[tuple[int, int], Housekeeper] = {}
         for node in cluster.nodes:
             node.is_gone = lambda name, node=node: self.of(node).membership.is_removed(name)  # type: ignore[misc]
+            node.on_index = lambda answer, node=node: self.of(node).take_index(answer)  # type: ignore[misc]
             node.on_join = lambda name, node=node: self.of(node).take_join(name)  # type: ignore[misc]
         self._world.after(PAUSE_MS, self._look)
 
     def of(self, node: Node) -> Housekeeper:
         """One for each run of a node: what it remembers ends with the process."""
         return self._housekeepers.setdefault((node.number, node.boot), Housekeeper(node, self._check))
+
+    def counted_on(self, node: Node, group: int) -> list[frozenset[ReplicaId]]:
+        """The voters that a leader on this node may be about to write."""
+        replica = node.replicas.get(group)
+        return [] if replica is None else list(self.of(node).letting_in.evidence.counted_on(replica.raft))
 
     @property
     def wanted(self) -> list[set[int]]:
@@ -207,6 +272,14 @@ class Housekeeping:
             return False
         leaver = self._world.dice.choice(nodes)
         return self._can_spare(leaver) and keeper.propose(Kind.LEAVE, leaver)
+
+    def drain(self) -> bool:
+        leader = self._cluster.leader(CONTROL_GROUP)
+        if leader is None or not leader.node.is_up:
+            return False
+        keeper = self.of(leader.node)
+        node = self._world.dice.choice(sorted(keeper.membership.wanted(leader.raft.members.voters)))
+        return keeper.propose(self._world.dice.choice((Kind.DRAIN, Kind.DRAIN, Kind.UNDRAIN)), node)
 
     def replace(self) -> bool:
         leader = self._cluster.leader(CONTROL_GROUP)

@@ -13,6 +13,7 @@ HUNT = Hunt(
     MUTANTS,
     seeds_max=400,
     profile_of={mutant.name: "members" for mutant in COMING_AND_GOING},
+    start_of={"out-on-old-evidence": 300},
 )
 
 if __name__ == "__main__":

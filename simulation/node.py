@@ -14,7 +14,7 @@ from holdfast.model.ids import LogIndex, Term
 from simulation.disk import Store
 from simulation.network import Network, Packet
 from simulation.replica import Replica
-from simulation.requests import Answer, Ask, Request
+from simulation.requests import NODE_ITSELF, Answer, Ask, Request
 from simulation.state import GroupState
 from simulation.world import TICK_MS, World
 
@@ -64,6 +64,7 @@ class Node:
         self.wants_in = True
         self.is_gone: Callable[[ReplicaId], bool] = lambda name: False
         self.on_join: Callable[[ReplicaId], None] = lambda name: None
+        self.on_index: Callable[[Answer], None] = lambda answer: None
         self._heard_lives: dict[int, int] = {}
         self._reply = reply
         self._liveness: Liveness[int] = Liveness(DEFAULT_TIMING.election_ticks)
@@ -244,7 +245,7 @@ class Node:
             case ("forward", request):
                 self._handle(request, sender, is_forwarded=True)
             case ("answer", answer):
-                self._reply(answer)
+                self._answered(answer)
             case ("retire", group, name):
                 self.retire(group, name)
             case ("removed", name):
@@ -293,6 +294,12 @@ class Node:
     def answer(self, origin: int, answer: Answer) -> None:
         """Through the node the client had asked, unless that is this one."""
         if origin == self.number:
-            self._reply(answer)
+            self._answered(answer)
         else:
             self.network.send(self.number, self.boot, origin, ("answer", answer))
+
+    def _answered(self, answer: Answer) -> None:
+        if answer.client == NODE_ITSELF:
+            self.on_index(answer)
+        else:
+            self._reply(answer)

@@ -206,7 +206,7 @@ _LETTING_IN = (
     _mutant(
         "never-let-in",
         "A partner that is back is not let in.",
-        (LETTING_IN, "if partner is not None and node_of(partner) not in nodes:", "if False:"),
+        (LETTING_IN, "or self._with_partner(raft, partner)", ""),
     ),
 )
 

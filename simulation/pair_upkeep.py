@@ -47,6 +47,8 @@ class Upkeep:
             if wanted is not None and leading.refusal(wanted) is None:
                 replica.change_members(wanted)
                 self._node.reached("let in")
+            elif self._letting_in.evidence.asks(replica.raft):
+                replica.pump()
         self._letting_in.looked(replica.raft for replica in self._node.replicas.values())
         self._node.checker.looked_after(self._node.replicas.values())
 

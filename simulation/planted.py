@@ -299,6 +299,16 @@ COMING_AND_GOING = (
         "votes-with-an-empty-log",
         "A learner votes before it has anything.",
         (LETTING_IN, "in voting_nodes or not self._has_everything(leading, raft, learner):", "in voting_nodes:"),
+        (LETTING_IN, "if self.evidence.is_there(leading, raft, step.voters) else None", ""),
+    ),
+    _mutant(
+        "out-on-old-evidence",
+        "A voter goes though those who stay were not asked whether they are there (was here once).",
+        (
+            LETTING_IN,
+            "return step if self.evidence.is_there(leading, raft, step.voters) else None",
+            "return step",
+        ),
     ),
     _mutant(
         "two-changes-at-once",
@@ -314,14 +324,14 @@ COMING_AND_GOING = (
         "A node counts as one that has joined when it votes in the control group.",
         (
             MEMBERSHIP,
-            "all(_is_decided(raft) and names <= raft.members.voters for raft in groups)",
-            "True",
+            "votes = all(_is_decided(raft) and names <= raft.members.voters for raft in groups)",
+            "votes = True",
         ),
     ),
     _mutant(
         "gone-before-it-left",
         "A node is called removed while groups still have it.",
-        (MEMBERSHIP, "return None if votes_here or is_elsewhere else", "return None if votes_here else"),
+        (MEMBERSHIP, "is_out = not votes_here and not is_elsewhere and", "is_out = not votes_here and"),
     ),
     _mutant(
         "removed-node-keeps-its-name",

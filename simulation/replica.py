@@ -254,7 +254,7 @@ class Replica:
         leading = self.raft.leading
         if leading is None:
             self._refuse(request, origin)
-        elif request.ask in (Ask.READ, Ask.READ_CURSOR):
+        elif request.ask in (Ask.READ, Ask.READ_CURSOR, Ask.READ_INDEX):
             token = request.client * 1_000_000 + self.world.dice.randrange(1_000_000)
             if token in self._reads:
                 return
@@ -341,6 +341,8 @@ class Replica:
                 waiting.append((index, request, origin))
             elif request.ask is Ask.READ:
                 self._answer(request, origin, self.state.next_offset, self.state.last_name)
+            elif request.ask is Ask.READ_INDEX:
+                self._answer(request, origin, index, request.name)
             else:
                 self._answer(request, origin, self.state.cursors.get(request.name, 0))
         self._confirmed = waiting

@@ -13,6 +13,12 @@ class Ask(Enum):
     READ_NEARBY = "read nearby"
     MOVE_CURSOR = "move cursor"
     READ_CURSOR = "read cursor"
+    # A node asks for itself up to where a group has decided.
+    READ_INDEX = "read index"
+
+
+# In the place of a client's number.
+NODE_ITSELF = -1
 
 
 class Request(NamedTuple):

@@ -198,6 +198,15 @@ async def test_drained_node_leads_nothing_until_that_is_undone(tmp_path: Path) -
         assert await nodes.leader(ORDERS) == node
 
 
+async def test_node_leaves_although_all_others_are_drained(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        for name in ("n1", "n2"):
+            await nodes.backends["n1"].drain_member(name)
+        replicas = nodes.backends["n3"].groups.replicas.values()
+        await until(lambda: all(each.raft.leading for each in replicas))
+        await removed(nodes, "n3", through="n1")
+
+
 async def test_silent_node_is_replaced_by_a_new_one_in_one_step(tmp_path: Path) -> None:
     async with cluster(tmp_path, 3) as nodes:
         publisher = Publisher(nodes)

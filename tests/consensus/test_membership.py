@@ -77,9 +77,11 @@ def test_join_that_never_ends_is_taken_back() -> None:
     rows = Rows()
     rows.make(Kind.JOIN, "n4", lives=())
     rows.make(Kind.REPLACE, "n4", "n3")
-    rows.make(Kind.LEAVE, "n4", lives=())
-    rows.make(Kind.GONE, "n4", lives=())
+    rows.make(Kind.LEAVE, "n4", lives=("asked",))
+    rows.make(Kind.GONE, "n4", lives=("noted",))
     assert rows.place("n3") is Place.VOTER and rows.membership.under_way is None
+    # With the disk that it asked with it does not come back by itself.
+    assert all(rows.membership.is_removed(ReplicaId(f"n4.{life}")) for life in ("asked", "noted"))
 
 
 @pytest.mark.parametrize(
@@ -114,3 +116,12 @@ def test_last_node_neither_leaves_nor_is_drained() -> None:
     for kind in (Kind.LEAVE, Kind.DRAIN):
         with pytest.raises(WouldLoseQuorum):
             rows.make(kind, "n3")
+
+
+def test_node_that_leaves_hands_over_to_drained_ones_rather_than_stay_for_ever() -> None:
+    rows = Rows()
+    for kind, node in ((Kind.DRAIN, "n1"), (Kind.DRAIN, "n2"), (Kind.LEAVE, "n3")):
+        rows.make(kind, node)
+    may_lead = rows.membership.may_lead
+    assert [may_lead(node) for node in ("n1", "n2", "n3")] == [False] * 3
+    assert [may_lead(node, at_need=True) for node in ("n1", "n2", "n3")] == [True, True, False]

@@ -20,7 +20,7 @@ from holdfast.consensus.progress import Mode, Progress
 from holdfast.model.ids import LogIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from holdfast.consensus.raft import Raft
     from holdfast.model.entries import Entry
@@ -269,6 +269,19 @@ class Leading:
     def drop_reads(self) -> list[int]:
         """The reign ends: none of these will be confirmed."""
         return [*self._early_reads, *(read[0] for read in self._reads), *(read[0] for read in self._confirmed)]
+
+    def ask_everybody(self) -> int:
+        """Begin a round of heartbeats; its number."""
+        self._raft.wake()
+        self.idle_ticks = 0
+        self._heartbeat_due = True
+        return self._round + 1
+
+    def has_majority(self, voters: Collection[ReplicaId], heartbeat_round: int, decided: LogIndex) -> bool:
+        """Whether a majority of these has answered that round, and has everything up to `decided`."""
+        known = [self.progress[voter] for voter in voters if voter in self.progress]
+        well = [each for each in known if each.acked_round >= heartbeat_round and each.match >= max(0, decided)]
+        return len(well) + (self._raft.replica in voters) >= len(voters) // 2 + 1
 
     # --- members (4) --------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 - *A node that is missing* in a group learns, and then votes (`membership` says which nodes belong to all groups).
 - *A node that goes* is taken out while those who stay are a majority that is there and has everything. Where it leads,
   it hands over first. In the control group it listens on until it is out of all others.
+- *Nobody's voters change on old evidence*: those who vote then are asked anew first (`evidence`).
 - *Of a pair, the control group is the last*: who votes there may take over, and must have everything then.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from holdfast.consensus.evidence import Evidence
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.raft import Raft
@@ -29,11 +31,13 @@ class LettingIn:
         self._decided: dict[Raft, LogIndex] = {}
         # Of those who would be the second voter: whether they have everything in all groups. Found once in a look.
         self._complete: dict[ReplicaId, bool] = {}
+        self.evidence = Evidence()
 
     def looked(self, rafts: Iterable[Raft]) -> None:
         """A look at all groups is over."""
         self._decided = {raft: raft.commit for raft in rafts}
         self._complete = {}
+        self.evidence.looked()
 
     def next_members(
         self,
@@ -44,32 +48,64 @@ class LettingIn:
         goes: Callable[[ReplicaId], bool] = lambda replica: False,
         listens: Callable[[ReplicaId], bool] = lambda replica: False,
         beside: Collection[Raft] = (),
-        is_informed: bool = True,
+        is_informed: Callable[[], bool] = lambda: True,
+        leaves_last: bool = False,
         partner: ReplicaId | None = None,
         before: Collection[Raft] = (),
     ) -> Members | None:
         """The next step of a group that is led here; `None` if everybody has the place it should have.
 
+        `None` also while those who shall vote are asked whether they are there: `evidence.asks` tells.
+
         `wanted` are the nodes that belong to every group. Who `goes` is taken out, but for those who are to listen on;
-        `beside` are all groups of this node. One that is not informed of what was decided about nodes, since it was
-        just started, lets nobody in: it could be one that has left meanwhile. `partner` is the other of a pair while it
+        `beside` are all groups of this node. A reign that is not informed of what was decided about nodes before it
+        began lets nobody in and takes nobody out: one could have left meanwhile, or have come back. Where two become
+        one, a group that `leaves_last` waits for all others. `partner` is the other of a pair while it
         belongs to no group. Nobody votes here who does not vote in the groups of `before`, for good.
         """
-        members = raft.members
         if goes(raft.replica):
             return None  # it hands over first: who leads next takes it out
-        step = self._mended(leading, raft, goes) or self._without_one_that_goes(leading, raft, goes, listens)
-        if step is not None:
+        step = (
+            self._mended(leading, raft, goes)
+            or self._by_rows(leading, raft, wanted, goes, listens, beside if leaves_last else (), is_informed)
+            or self._with_partner(raft, partner)
+            or self._next_step_of_a_learner(leading, raft, goes, beside, before)
+        )
+        if step is None or step.voters == raft.members.voters:
             return step
+        return step if self.evidence.is_there(leading, raft, step.voters) else None
+
+    def _by_rows(
+        self,
+        leading: Leading,
+        raft: Raft,
+        wanted: Collection[str],
+        goes: Callable[[ReplicaId], bool],
+        listens: Callable[[ReplicaId], bool],
+        first: Collection[Raft],
+        is_informed: Callable[[], bool],
+    ) -> Members | None:
+        """Who goes, then who comes, by rows that are not older than this reign."""
+        step = self._without_one_that_goes(leading, raft, goes, listens, first) or self._with_one_more(
+            raft, wanted, goes
+        )
+        return step if step is not None and is_informed() else None
+
+    def _with_one_more(self, raft: Raft, wanted: Collection[str], goes: Callable[[ReplicaId], bool]) -> Members | None:
+        """It joins, or a topic was made while it was being let in and began without it."""
+        members = raft.members
         nodes = {node_of(member) for member in members.everybody}
-        for node in sorted(wanted) if is_informed else ():
-            # It joins, or a topic was made while it was being let in and began without it.
+        for node in sorted(wanted):
             life = self._current_life_of(node)
             if node not in nodes and life is not None and not goes(replica_id(node, life)):
                 return Members(members.voters, members.learners | {replica_id(node, life)})
-        if partner is not None and node_of(partner) not in nodes:
-            return Members(members.voters, members.learners | {partner})
-        return self._next_step_of_a_learner(leading, raft, goes, beside, before)
+        return None
+
+    def _with_partner(self, raft: Raft, partner: ReplicaId | None) -> Members | None:
+        members = raft.members
+        if partner is None or node_of(partner) in map(node_of, members.everybody):
+            return None
+        return Members(members.voters, members.learners | {partner})
 
     def _mended(self, leading: Leading, raft: Raft, goes: Callable[[ReplicaId], bool]) -> Members | None:
         """In the place of who lost its disk comes whoever its node is now."""
@@ -90,9 +126,12 @@ class LettingIn:
         raft: Raft,
         goes: Callable[[ReplicaId], bool],
         listens: Callable[[ReplicaId], bool],
+        first: Collection[Raft],
     ) -> Members | None:
         voters, learners = raft.members
         for leaver in sorted(filter(goes, voters)):
+            if len(voters) == 2 and not all(each is raft or _is_out_for_good(leaver, each) for each in first):
+                continue
             if self.is_enough(leading, raft, voters - {leaver}):
                 return Members(voters - {leaver}, learners | {leaver} if listens(leaver) else learners)
         for leaver in sorted(filter(goes, learners)):
@@ -107,6 +146,10 @@ class LettingIn:
         """
         well = [voter for voter in voters if voter == raft.replica or self._is_well(leading, raft, voter)]
         return len(well) >= len(voters) // 2 + 1
+
+    def is_well_everywhere(self, rafts: Iterable[Raft], replica: ReplicaId) -> bool:
+        """Whether it is there and has everything of those groups that are led here."""
+        return all(self.is_enough(raft.leading, raft, {replica}) for raft in rafts if raft.leading is not None)
 
     def _is_well(self, leading: Leading, raft: Raft, voter: ReplicaId) -> bool:
         return self._now(voter) == voter and self._is_there(voter) and self._has_everything(leading, raft, voter)
@@ -159,6 +202,10 @@ class LettingIn:
         """
         progress = leading.progress.get(replica)
         return progress is not None and progress.match >= max(LogIndex(0), self._decided.get(raft, raft.commit))
+
+
+def _is_out_for_good(replica: ReplicaId, raft: Raft) -> bool:
+    return replica not in raft.members.voters and raft.members_index <= raft.commit
 
 
 def _votes_for_good(replica: ReplicaId, groups: Iterable[Raft]) -> bool:

@@ -6,14 +6,16 @@ A row is a node's place. A node without one that votes in the control group is a
                           └──────────leave──────────────────────▲
 
 - JOINING: every leader lets the node into its group as a learner, and has it vote there once it has everything.
-  SETTLE is proposed by the leader of the control group when the node votes in all groups, for good.
+  SETTLE is proposed by the leader of the control group when the node votes in all groups, for good, and is well.
 - LEAVING: it leads nothing; every leader takes it out of its group while the rest is a majority that has everything.
   In the control group it stops voting first, and listens until it is out of all others: so it still hears what is
   decided, and no topic that is made from then on begins with it. GONE is proposed when no group has it any more.
+  Of both, the leaders of all groups are asked first: what this node has of a group may be from before the change.
 - REMOVED: which lives of its disk are no member for good. Whoever comes with one of them is told so; the same node
   with a new life is a newcomer.
 - A node that replaces another is JOINING with that one's name; SETTLE makes the other one LEAVING in the same step.
-- DRAINED is no place of its own: such a node belongs and votes as before, and is not wanted as a leader.
+- DRAINED is no place of its own: such a node belongs and votes as before, and is not wanted as a leader. It leads all
+  the same what a leaving node can hand over to nobody else.
 
 One node at a time is JOINING or LEAVING. The rows are all that a change consists of: nobody keeps it in memory, so it
 goes on under whoever leads next. Crash cases:
@@ -24,19 +26,21 @@ goes on under whoever leads next. Crash cases:
   there. A leader that has not heard of the newest rows takes nobody out on a suspicion: only rows do that.
 - *of the joining node*: the others wait for it. With another disk it is somebody else, who is let in, and the old
   one is taken out. If it never comes back, LEAVE takes what was let in of it out again.
-- *of the leaving node*: nothing waits for it. When it is back it is told.
+- *of the leaving node*: nothing waits for it where the rest is a majority without it. Of two, both are needed until
+  one is out: groups that still have two voters wait until it is back. When it is back after that it is told.
 - *of so many others that the rest is no majority*: the step that would need them is not taken until they are back.
 
 A topic that is made meanwhile begins with those who vote in the control group where its creation stands in the log.
 If that is too many or too few, its first leader finds that out from the rows, as for any other group. There is no
-order among the groups for that reason, but for the two ends that are named above, and for one: where a leader is the
-only voter, a second one votes nowhere before it has everything in all groups that this leader has, for then both are
-needed.
+order among the groups for that reason, but for the two ends that are named above, and for two more. Where a leader is
+the only voter, a second one votes nowhere before it has everything in all groups that this leader has: from the first
+group in which it votes, both are needed, and should it be lost for good then, so are the decisions of that group. Where
+two become one, the control group is the last: as long as any partition needs both, so does what is decided about them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -129,9 +133,10 @@ class Membership:
         row = self.rows.get(node_of(replica))
         return row is not None and row.place is not Place.LEAVING and life_of(replica) in row.lives
 
-    def may_lead(self, node: str) -> bool:
+    def may_lead(self, node: str, *, at_need: bool = False) -> bool:
+        """At need, a node that is drained leads rather than one that leaves: else that one never could."""
         row = self.rows.get(node)
-        return row is None or not (row.is_drained or row.place in (Place.LEAVING, Place.REMOVED))
+        return row is None or not ((row.is_drained and not at_need) or row.place in (Place.LEAVING, Place.REMOVED))
 
     @property
     def under_way(self) -> Member | None:
@@ -189,7 +194,7 @@ class Membership:
     def apply(self, change: Change, number: int, voters: Collection[ReplicaId], lives: Collection[str]) -> list[Member]:
         """The rows that it changes. Raises why it cannot be made; one that was made already changes nothing.
 
-        `lives` are those under which the control group knows the node.
+        `lives` are those under which the control group knows the node, and the one it last said it had.
         """
         if self._is_made(change, voters):
             return []
@@ -246,10 +251,20 @@ class Membership:
                 return is_noted or (old is not None and old.place is Place.LEAVING and place is Place.VOTER)
 
 
-def next_change(membership: Membership, control: Raft, groups: Collection[Raft], since_ms: int) -> Change | None:
+def next_change(
+    membership: Membership,
+    control: Raft,
+    groups: Collection[Raft],
+    since_ms: int,
+    *,
+    is_current: Callable[[Raft], bool],
+    is_well: Callable[[ReplicaId], bool],
+) -> Change | None:
     """What the leader of the control group proposes: that the change under way is over, once it is in every group.
 
-    `groups` are all others, as this node knows them. What is committed in one of them is so for good, whoever leads it.
+    `groups` are all others, as this node knows them, which may be from before the change began. So one counts only if
+    it `is_current`: its leader has said since then up to where it has decided, and that is known here. What has joined
+    also has to be well: another one may leave because of it.
     """
     row = membership.under_way
     if row is None or control.leading is None or not control.leading.is_settled or not _is_decided(control):
@@ -257,12 +272,14 @@ def next_change(membership: Membership, control: Raft, groups: Collection[Raft],
     if row.place is Place.JOINING:
         # Under one name everywhere: a disk that was lost meanwhile is replaced group by group.
         names = {voter for voter in control.members.voters if node_of(voter) == row.node}
-        if len(names) == 1 and all(_is_decided(raft) and names <= raft.members.voters for raft in groups):
+        votes = all(_is_decided(raft) and names <= raft.members.voters for raft in groups)
+        if len(names) == 1 and votes and all(map(is_well, names)) and all(map(is_current, groups)):
             return Change(Kind.SETTLE, row.node, row.number, since_ms)
         return None
     votes_here = row.node in map(node_of, control.members.voters)
     is_elsewhere = any(not _is_decided(raft) or row.node in map(node_of, raft.members.everybody) for raft in groups)
-    return None if votes_here or is_elsewhere else Change(Kind.GONE, row.node, row.number, since_ms)
+    is_out = not votes_here and not is_elsewhere and all(map(is_current, groups))
+    return None if not is_out else Change(Kind.GONE, row.node, row.number, since_ms)
 
 
 def _is_decided(raft: Raft) -> bool:

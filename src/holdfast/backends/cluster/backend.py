@@ -192,6 +192,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self.state,
             self._proposals.propose,
             self._now_ms,
+            self._confirming.confirm,
         )
         self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(

@@ -179,6 +179,9 @@ class ControlState:
     def _change(self, command: ChangeMember, number: int) -> list[Statement]:
         members = members_at(self._raft.members_history, LogIndex(number // COMMANDS_MAX)).members
         lives = {life_of(member) for member in members.everybody if node_of(member) == command.node}
+        if (noted := self.nodes.get(command.node)) is not None and noted.life:
+            # It said so itself, or asked to join with it: perhaps no group knows of it yet.
+            lives.add(noted.life)
         change = Change(command.kind, command.node, command.expects, command.since_ms, command.other)
         changed = self.membership.apply(change, number, members.voters, lives)
         statements = [member_rows.put(row) for row in changed]

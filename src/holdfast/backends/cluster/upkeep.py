@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -31,11 +31,11 @@ from holdfast.broker.results import failure
 from holdfast.consensus.leading import Leading
 from holdfast.consensus.letting_in import LettingIn
 from holdfast.consensus.members import Members, ReplicaId
-from holdfast.consensus.membership import Place, next_change
+from holdfast.consensus.membership import Change, Place, next_change
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
 from holdfast.model.errors import HoldfastError, StorageFailed, Unavailable
-from holdfast.model.ids import TimestampMs
+from holdfast.model.ids import LogIndex, TimestampMs
 from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
@@ -54,6 +54,8 @@ _CHANGES_MAX: Final = 20
 _CHANGES_PAUSE_S: Final = 0.005
 # With less room than this a node does not want to lead.
 _ROOM_BYTES_MIN: Final = 16 * MIB
+# So many groups are asked at once how far they are.
+_CONFIRMED_AT_ONCE: Final = 64
 
 
 class Upkeep:
@@ -68,6 +70,7 @@ class Upkeep:
         state: ControlState,
         propose: Callable[[Command], asyncio.Future[None]],
         now_ms: Callable[[], TimestampMs],
+        confirm: Callable[[Replica], Awaitable[LogIndex]],
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -76,13 +79,15 @@ class Upkeep:
         self._state = state
         self._propose = propose
         self._now_ms = now_ms
+        self._confirm = confirm
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
         self._letting_in = LettingIn(self._life_of)
-        # Where the control log ended at the last look: what is applied up to there is not older than that.
-        self._control_end = control.replica.raft.shape.last_index
+        # The reigns here that know what the control group had decided when they were asked about, or later.
+        self._informed: set[Leading | None] = set()
+        self._informing: asyncio.Task[None] | None = None
         self._finishing: asyncio.Future[None] | None = None
         self._raising: asyncio.Future[None] | None = None
         state.on_noted = self._raise_level
@@ -94,9 +99,10 @@ class Upkeep:
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._finishing, self._informing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
@@ -144,12 +150,14 @@ class Upkeep:
                 wanted = self._next_members(replica, leading, belonging, rafts)
                 if wanted is not None and leading.refusal(wanted) is None:
                     changes.append((replica, wanted))
+                elif self._letting_in.evidence.asks(replica.raft):
+                    self._groups.touch(replica)
             if changes:
                 self._change_members(changes)
             if left:
                 await asyncio.sleep(_CHANGES_PAUSE_S)
         self._letting_in.looked(replica.raft for replica in self._groups.replicas.values())
-        self._control_end = self._control.replica.raft.shape.last_index
+        self._informed &= {replica.raft.leading for replica in self._groups.replicas.values()}
 
     def _life_of(self, node: str) -> str | None:
         """`None` for a node that is not heard, and for what the disk of one says that was taken out."""
@@ -171,11 +179,26 @@ class Upkeep:
             goes=membership.goes,
             # In the control group it hears what is decided until it is in no other group.
             listens=lambda each: replica is control and not membership.is_removed(each),
-            is_informed=self._control.applied >= self._control_end,
+            is_informed=lambda: self._is_informed(leading),
+            leaves_last=replica is control,
             beside=rafts if self._neighbours.pairing is None else (),
             partner=self._neighbours.partner_to_let_in(),
             before=[each for each in rafts if each is not control.raft] if is_last_of_a_pair else (),
         )
+
+    def _is_informed(self, leading: Leading) -> bool:
+        """Whether the rows that are known here are not older than this reign; if not, the control group is asked."""
+        if leading in self._informed:
+            return self._control.replica.raft.hears_leader
+        if self._informing is None or self._informing.done():
+            self._informing = self._loop.create_task(self._inform())
+            self._informing.add_done_callback(_notice)
+        return False
+
+    async def _inform(self) -> None:
+        reigns = {replica.raft.leading for replica in self._groups.replicas.values()}
+        await self._control.wait_until_applied(await self._confirm(self._control.replica))
+        self._informed |= reigns
 
     def can_spare(self, replica: Replica, node: str) -> bool:
         """Whether a group that is led here goes on without a node: the rest is a majority that has everything."""
@@ -187,18 +210,50 @@ class Upkeep:
 
     def _finish_change(self) -> None:
         """Say in the control log that a node has come or gone, once every group has it so."""
-        control = self._control
-        if self._state.membership.under_way is None or control.replica.raft.leading is None:
+        if self._state.membership.under_way is None or self._control.replica.raft.leading is None:
             return
+        groups = self._all_groups()
+        is_asked = self._finishing is not None and not self._finishing.done()
+        if groups is None or is_asked:
+            return
+        if self._next_change(groups, is_current=lambda raft: True) is not None:
+            self._finishing = self._loop.create_task(self._confirm_and_finish())
+            self._finishing.add_done_callback(_notice)
+
+    async def _confirm_and_finish(self) -> None:
+        """It seems over, from what this node has of all groups; their leaders know whether it is."""
+        before = self._state.membership.under_way
+        control = self._control.replica
+        current: set[Raft] = set()
+        replicas = [each for each in self._groups.replicas.values() if each is not control]
+        for start in range(0, len(replicas), _CONFIRMED_AT_ONCE):
+            some = replicas[start : start + _CONFIRMED_AT_ONCE]
+            await asyncio.gather(*map(self._confirm, some))
+            current |= {each.raft for each in some}
+        # A topic that was made meanwhile was not asked, and so is not current.
+        groups = self._all_groups()
+        change = None if groups is None else self._next_change(groups, is_current=current.__contains__)
+        if change is not None and self._state.membership.under_way == before:
+            await self._propose(ChangeMember(change.kind, change.node, change.expects, change.since_ms))
+
+    def _all_groups(self) -> list[Raft] | None:
+        """But the control group; `None` while a topic is not open here, or not known: nobody can tell who is in it."""
+        control = self._control
         groups = [each.raft for each in self._groups.replicas.values() if each is not control.replica]
         is_behind = control.applied < control.replica.raft.members_index
-        if is_behind or len(groups) < sum(topic.config.partitions for topic in self._topics.known.values()):
-            return  # a topic is not open here, or not known: nobody can tell who is in it
-        change = next_change(self._state.membership, control.replica.raft, groups, self._now_ms())
-        if change is not None and (self._finishing is None or self._finishing.done()):
-            command = ChangeMember(change.kind, change.node, change.expects, change.since_ms)
-            self._finishing = self._propose(command)
-            self._finishing.add_done_callback(_notice)
+        partitions = sum(topic.config.partitions for topic in self._topics.known.values())
+        return None if is_behind or len(groups) < partitions else groups
+
+    def _next_change(self, groups: list[Raft], *, is_current: Callable[[Raft], bool]) -> Change | None:
+        control = self._control.replica.raft
+        return next_change(
+            self._state.membership,
+            control,
+            groups,
+            self._now_ms(),
+            is_current=is_current,
+            is_well=lambda name: self._letting_in.is_well_everywhere([control, *groups], name),
+        )
 
     def _change_members(self, changes: list[tuple[Replica, Members]]) -> None:
         try:
@@ -224,13 +279,16 @@ class Upkeep:
             topic = self._topics.known.get(partition.topic)
             if not replica.leads or topic is None or replica.reign is None:
                 continue
-            for voter in self._topics.line_of_leaders(replica.raft.members.voters, topic, partition.number):
+            line = self._topics.line_of_leaders(replica.raft.members.voters, topic, partition.number)
+            for voter in line:
                 if voter == replica.raft.replica and not replica.disk_full and may_lead:
                     break
                 if self._can_lead(replica, voter):
                     self._hand_over(replica, voter)
                     transfers += 1
                     break
+            else:
+                transfers += self._hand_over_at_need(replica, line)
             if transfers >= _TRANSFERS_MAX:
                 return
 
@@ -243,13 +301,23 @@ class Upkeep:
             if self._can_lead(replica, voter):
                 self._hand_over(replica, voter)
                 return
+        self._hand_over_at_need(replica, sorted(replica.raft.members.voters))
 
-    def _can_lead(self, replica: Replica, voter: ReplicaId) -> bool:
+    def _hand_over_at_need(self, replica: Replica, voters: Iterable[ReplicaId]) -> bool:
+        """Whether this node leaves and hands over to one that is drained, since nobody else can lead."""
+        if self._state.membership.may_lead(self._neighbours.node, at_need=True):
+            return False
+        voter = next((each for each in voters if self._can_lead(replica, each, at_need=True)), None)
+        if voter is not None:
+            self._hand_over(replica, voter)
+        return voter is not None
+
+    def _can_lead(self, replica: Replica, voter: ReplicaId, *, at_need: bool = False) -> bool:
         """Whether it is steadily there and has what this leader has, or nearly."""
         leading = replica.raft.leading
         if leading is None or voter not in leading.progress:
             return False
-        if not self._state.membership.may_lead(node_of(voter)):
+        if not self._state.membership.may_lead(node_of(voter), at_need=at_need):
             return False
         # Who shall lead nothing does not choose for long.
         steady_s = _STEADY_S if self._state.membership.may_lead(self._neighbours.node) else 0.0
