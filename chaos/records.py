@@ -1,7 +1,7 @@
 """Record files of a run, for `holdfast pipeline audit`; `holdfast.client.records` has the format.
 
-`id` is the message's own name, `<producer>/<sequence>`, also where it was published without an id. A session of a reader
-is a receiver: the next one begins where it wants.
+`id` is the message's own name, `<producer>/<sequence>`, also where it was published without an id. A session of a
+reader is a receiver: the next one begins where it wants.
 """
 
 from __future__ import annotations

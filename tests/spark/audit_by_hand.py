@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 Line = dict[str, Any]
+COUNTS = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
 
 
 def verdict(sent: list[Line], received: list[Line], *, every_receiver: bool = False) -> Counter[str]:
@@ -50,3 +54,36 @@ def verdict(sent: list[Line], received: list[Line], *, every_receiver: bool = Fa
 
 def producer(name: str, sequence: int) -> str:
     return name.rstrip("0123456789") if name.endswith(str(sequence)) else ""
+
+
+def write(path: Path, lines: list[Line], more: str = "") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + more, "utf-8")
+    return str(path)
+
+
+def random_log(dice: random.Random, topic: str) -> tuple[list[Line], list[Line]]:
+    """What producers sent to a topic, and what receivers got: with flaws of every kind, and clocks of their own."""
+    sent: list[Line] = []
+    for producer in range(dice.randint(1, 3)):
+        skew_ms = dice.choice((0, -50_000, 10_000_000))
+        for sequence in range(dice.randint(0, 8)):
+            name = dice.choice((f"p{producer}/{sequence}", f"p{producer}/{sequence}", f"{topic}-{len(sent)}x"))
+            line = {"topic": topic, "id": name, "sequence": sequence, "time_ms": sequence + skew_ms}
+            sent.append({**line, "acknowledged": dice.random() < 0.8, "partition": dice.choice((0, 0, 1))})
+    sent += [{**line, "acknowledged": dice.random() < 0.5} for line in sent if dice.random() < 0.1]
+    received: list[Line] = []
+    for receiver in ("a", "b", "c")[: dice.randint(0, 3)]:
+        skew_ms = dice.choice((0, -7_000, 3_000_000))
+        came = [line for line in sent if dice.random() < 0.9]
+        came += [line for line in came if dice.random() < 0.1]
+        for _ in range(dice.choice((0, 0, 2))):
+            if len(came) > 1:
+                place = dice.randrange(len(came) - 1)
+                came[place : place + 2] = reversed(came[place : place + 2])
+        for number, line in enumerate(came):
+            own = {"topic": topic, "id": line["id"], "time_ms": number + skew_ms, "receiver": receiver, "broker": "n1"}
+            received.append({**own, "sequence": line["sequence"], "partition": line["partition"]})
+            if dice.random() < 0.05:
+                received.append({**own, "id": f"nobody-{number % 2}", "sequence": number, "partition": 0})
+    return sent, received
