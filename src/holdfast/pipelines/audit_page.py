@@ -10,6 +10,7 @@ from holdfast.pipelines.audit_verdict import ROWS_MAX, Verdict
 from holdfast.pipelines.charts import Series, over_time, page, table
 from holdfast.pipelines.flaws import FLAWS
 
+_MOMENTS: Final = ("silent_from_ms", "sent_ms", "received_ms")
 _COLOURS: Final = {"lost": "red", "duplicated": "amber", "out_of_order": "violet", "phantom": "blue"}
 
 
@@ -45,7 +46,7 @@ def _parts(verdict: Verdict) -> Iterator[str]:
         yield "<h2>Flaws</h2>"
         yield "<p>Lost messages stand at the time when they were sent, all others at the time when they came.</p>"
         flawed = [Series(name.replace("_", " "), _COLOURS[name], rate[name]) for name in _COLOURS if sum(rate[name])]
-        yield over_time("flaws in each stretch of time", f"in {bin_s:g} s", bin_s, flawed)
+        yield over_time("flaws in each stretch of time", f"messages in {bin_s:g} s", bin_s, flawed)
     if any(value is not None for value in rate["latency_p50_ms"]):
         yield "<h2>Latency</h2>"
         yield f"<p>{escape(_latency_words(verdict))}</p>"
@@ -69,7 +70,7 @@ def _tables(verdict: Verdict) -> Iterator[str]:
         if rows:
             columns = list(rows[0])
             more = f"<p>{len(rows) - ROWS_MAX:,} more are not shown.</p>" if len(rows) > ROWS_MAX else ""
-            values = [["–" if row[name] is None else row[name] for name in columns] for row in rows[:ROWS_MAX]]
+            values = [[_shown(name, row[name]) for name in columns] for row in rows[:ROWS_MAX]]
             words = [name.replace("_", " ") for name in columns]
             yield f"<h2>{title}</h2>{table(words, values, text=('topic', 'receiver'))}{more}"
     if verdict.gaps:
@@ -77,6 +78,13 @@ def _tables(verdict: Verdict) -> Iterator[str]:
         yield table(list(verdict.gaps[0]), [list(gap.values()) for gap in verdict.gaps], text=("topic", "producer"))
     for name, examples in verdict.examples.items():
         columns = list(examples[0])
-        values = [["–" if each[column] is None else each[column] for column in columns] for each in examples]
+        values = [[_shown(column, each[column]) for column in columns] for each in examples]
         left = ("topic", "id", "receiver", "producer", "file", "line", "side")
         yield f"<h2>{name.replace('_', ' ').capitalize()}: examples</h2>{table(columns, values, text=left)}"
+
+
+def _shown(name: str, value: object) -> object:
+    """A moment is one number, not thousands of something."""
+    if value is None:
+        return "–"
+    return str(value) if name in _MOMENTS else value

@@ -137,7 +137,12 @@ def _read(
     counted = Observation()
     good = shape(union.observe(counted, f.count_if(is_bad).alias("malformed")).where(~is_bad))
     malformed = union.where(is_bad).select("file", line)
-    return Records(good, malformed, size, lambda: malformed.count() if _may_be_some(counted) else 0, size == 0)
+    return Records(good, malformed, size, lambda: _count(malformed) if _may_be_some(counted) else 0, size == 0)
+
+
+def _count(malformed: DataFrame) -> int:
+    """By their text, for which every field is read: Spark does not look at fields that nobody asks for."""
+    return int(malformed.agg(f.count("line")).collect()[0][0])
 
 
 def _may_be_some(counted: Observation) -> bool:
