@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.pipelines.errors import BadPipelineSetting
+from holdfast.pipelines.errors import BadPipelineSetting, SparkNotInstalled, from_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +123,16 @@ class Progress:
 @contextlib.contextmanager
 def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession, Progress]]:
     """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too."""
-    import holdfast.spark
+    try:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        import holdfast.spark
+    except ModuleNotFoundError as missing:
+        raise SparkNotInstalled(
+            f"pipelines need the package {missing.name}, which is not installed: run pip install -e '.[spark]' in the "
+            "directory of the sources, with the pip of this environment"
+        ) from missing
 
     local = _LOCAL_CONF if master.startswith("local") else {}
     spark = holdfast.spark.session(master, f"holdfast {name}", config={**_CONF, **local, **conf})
@@ -132,6 +141,8 @@ def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[S
     try:
         with Progress(spark, name) as progress:
             yield spark, progress
+    except (PySparkException, Py4JJavaError) as error:
+        raise from_spark(str(error)) from error
     except (SystemExit, KeyboardInterrupt):
         spark.sparkContext.cancelAllJobs()
         raise
