@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # Within which sequences must rise.
 STREAM: Final = ("receiver", "topic", "producer", "partition")
-# Latencies are told to the millisecond up to here, and in steps of this share above.
-EXACT_MS: Final = 100
+# Latencies are told to the millisecond up to here, and with three digits above.
+EXACT_MS: Final = 1000
 # Receptions closer to each other than this are no silence.
 SILENCE_MS_MIN: Final = 10
 # Sorting compares this number first, and nearly never anything else.
@@ -147,7 +147,7 @@ def _bin(time_ms: str, from_ms: int, bin_ms: int) -> Column:
 
 def _latency_step(latency: Column) -> Column:
     """Milliseconds, exact below `EXACT_MS` and to one percent above: few enough to be counted one by one."""
-    step = f.pow(f.lit(10.0), f.floor(f.log10(f.greatest(latency, f.lit(1)))) - 1)
+    step = f.pow(f.lit(10.0), f.floor(f.log10(f.greatest(latency, f.lit(1)))) - 2)
     coarse = (f.ceil(latency / step) * step).cast("bigint")
     return f.when(latency < EXACT_MS, latency).otherwise(coarse).alias("latency_ms")
 

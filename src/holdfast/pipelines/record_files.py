@@ -34,8 +34,8 @@ UNKNOWN_PARTITION: Final = -1
 _BROKEN: Final = "_broken"
 # Rows of a stretch where nothing else cuts them.
 _STRETCH_ROWS: Final = 1 << 20
-# Parts of a file that are told apart: bytes of one, so that none is too large.
-_FILE_PARTS: Final = 1 << 44
+# Parts of a file that are told apart by where they begin: a tebibyte; and so there may be eight million files.
+_FILE_PARTS: Final = 1 << 40
 # Of the text of a malformed line, what is shown.
 _SHOWN_CHARACTERS: Final = 200
 
@@ -127,13 +127,18 @@ def _topics(spark: SparkSession, servers: str, topics: Sequence[str]) -> DataFra
 def _read(
     spark: SparkSession, places: Sequence[str], needed: dict[str, str], optional: dict[str, str], shape: Any
 ) -> Records:
-    found = [_read_place(spark, place, {**needed, **optional}, needed) for place in places]
-    union: DataFrame = reduce(lambda one, other: one.unionByName(other), (rows for rows, _ in found))
+    found: list[DataFrame] = []
+    size = rank = 0
+    for place in places:
+        rows, files = _read_place(spark, place, {**needed, **optional}, needed, rank)
+        found.append(rows)
+        size += sum(files.values())
+        rank += len(files)
+    union: DataFrame = reduce(lambda one, other: one.unionByName(other), found)
     lacks: Column = reduce(lambda one, other: one | other, (f.col(name).isNull() for name in needed))
     is_bad = f.col(_BROKEN).isNotNull() | lacks
     fields = f.to_json(f.struct(*needed, *optional))
     line = f.substring(f.coalesce(f.col(_BROKEN), fields), 1, _SHOWN_CHARACTERS).alias("line")
-    size = sum(size for _, size in found)
     counted = Observation()
     good = shape(union.observe(counted, f.count_if(is_bad).alias("malformed")).where(~is_bad))
     malformed = union.where(is_bad).select("file", line)
@@ -185,9 +190,9 @@ def _producer_of_id() -> Column:
 
 
 def _read_place(
-    spark: SparkSession, place: str, columns: dict[str, str], needed: dict[str, str]
-) -> tuple[DataFrame, int]:
-    """One file, directory or pattern, and its bytes; `given` is its name as it was given."""
+    spark: SparkSession, place: str, columns: dict[str, str], needed: dict[str, str], rank: int
+) -> tuple[DataFrame, dict[str, int]]:
+    """One file, directory or pattern, and its files; `given` is its name, and `rank` how many came before."""
     files = _files(spark, place)
     if not files:
         raise RecordsNotFound(
@@ -198,8 +203,8 @@ def _read_place(
         raise BadRecords(f"{place} has Parquet files and others; name one kind, as in '{place}/*.parquet'")
     is_parquet = parquet.pop()
     rows = _read_parquet(spark, place, columns, needed) if is_parquet else _read_lines(spark, place, columns)
-    ranked = _ranked(spark, rows, sorted(rows.inputFiles()))
-    return ranked.withColumn("given", f.lit(place)), sum(files.values())
+    ranked = _ranked(spark, rows, sorted(rows.inputFiles()), rank)
+    return ranked.withColumn("given", f.lit(place)), files
 
 
 def _read_lines(spark: SparkSession, place: str, columns: dict[str, str]) -> DataFrame:
@@ -231,13 +236,13 @@ def _read_parquet(spark: SparkSession, place: str, columns: dict[str, str], need
     )
 
 
-def _ranked(spark: SparkSession, rows: DataFrame, files: list[str]) -> DataFrame:
+def _ranked(spark: SparkSession, rows: DataFrame, files: list[str], first: int) -> DataFrame:
     """With `stretch` for file and part. A number instead of a path: every row is sorted by it and carries it along."""
     if len(files) == 1:
-        return rows.withColumn("stretch", f.col("part"))
+        return rows.withColumn("stretch", f.lit(first * _FILE_PARTS) + f.col("part"))
     # Spark writes one and the same local path in two ways.
     names = [name.replace("file:///", "file:/", 1) for name in files]
-    ranks = spark.createDataFrame([*zip(names, range(len(names)), strict=True)], "file string, rank bigint")
+    ranks = spark.createDataFrame([(name, rank) for rank, name in enumerate(names, first)], "file string, rank bigint")
     ranked = rows.withColumn("file", f.regexp_replace("file", "^file:///", "file:/")).join(
         f.broadcast(ranks), "file", "left"
     )

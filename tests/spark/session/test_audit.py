@@ -31,12 +31,13 @@ def test_verdict_is_what_plain_python_finds(spark: SparkSession, tmp_path: Path)
     logs = {f"case-{number}": random_log(dice, f"case-{number}") for number in range(CASES)}
     sent = [line for log, _ in logs.values() for line in log]
     received = [line for _, log in logs.values() for line in log]
-    # Several files: what a receiver got is in order over all of them, by their names.
+    # Several files: what a receiver got is in order over all of them, by their names and as they are given.
     third = len(received) // 3
     pieces = (received[:third], received[third : 2 * third], received[2 * third :])
-    places = [write(tmp_path / "received" / f"{number} of 3.ndjson", lines) for number, lines in enumerate(pieces)]
+    names = ("received/1 of 2.ndjson", "received/2 of 2.ndjson", "last.ndjson")
+    places = [write(tmp_path / name, lines) for name, lines in zip(names, pieces, strict=True)]
     verdict = pipelines.audit(
-        spark, sent=[write(tmp_path / "sent.ndjson", sent)], received=[str(Path(places[0]).parent)]
+        spark, sent=[write(tmp_path / "sent.ndjson", sent)], received=[str(tmp_path / "received"), places[2]]
     )
     wrong = {}
     for topic, (given, came) in logs.items():
