@@ -30,7 +30,8 @@ from holdfast.pipelines.errors import BadPipelineSetting, SparkNotInstalled, fro
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXIT_TERMINATED: Final = 143
+# What shells report for a program that a signal ended: this and the signal's number.
+_EXIT_SIGNAL: Final = 128
 MASTER_DEFAULT: Final = "local[*]"
 _SHARED: Final = {"master": str, "conf": dict}
 # What a pipeline needs on one machine, where Spark's own gigabyte is little; an own setting goes before it.
@@ -38,6 +39,7 @@ _LOCAL_CONF: Final = {"spark.driver.memory": "2g"}
 # Spark's own progress bar writes over ours.
 _CONF: Final = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
 _LOOK_S: Final = 1.0
+_CANCEL_S: Final = 0.2
 # Where nobody looks at a terminal, a line now and then is enough.
 _LINE_S: Final = 30.0
 
@@ -124,7 +126,7 @@ class Progress:
 def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession, Progress]]:
     """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too."""
     try:
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         import holdfast.spark
@@ -137,19 +139,42 @@ def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[S
     local = _LOCAL_CONF if master.startswith("local") else {}
     spark = holdfast.spark.session(master, f"holdfast {name}", config={**_CONF, **local, **conf})
     spark.sparkContext.setLogLevel("ERROR")
-    before = signal.signal(signal.SIGTERM, _leave)
+    # Tasks of a job that is cancelled end at once, not when they are done.
+    spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+    ended_by: list[int] = []
+    ended = threading.Event()
+
+    def leave(number: int, _: object) -> None:
+        if not ended_by:
+            ended_by.append(number)
+            threading.Thread(target=_cancel, args=(spark, ended), daemon=True).start()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with Progress(spark, name) as progress:
             yield spark, progress
-    except (PySparkException, Py4JJavaError) as error:
+        if ended_by:
+            raise SystemExit(_EXIT_SIGNAL + ended_by[0])
+    except (PySparkException, Py4JError) as error:
+        if ended_by:
+            raise SystemExit(_EXIT_SIGNAL + ended_by[0]) from error
         raise from_spark(str(error)) from error
-    except (SystemExit, KeyboardInterrupt):
-        spark.sparkContext.cancelAllJobs()
-        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
-        spark.stop()
+        ended.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        try:
+            spark.stop()
+        except Py4JError as error:
+            if not ended_by:
+                raise from_spark(f"it did not end in order: {error}") from error
 
 
-def _leave(*_: object) -> None:
-    raise SystemExit(EXIT_TERMINATED)
+def _cancel(spark: SparkSession, ended: threading.Event) -> None:
+    """Have the call to Java that the pipeline waits for fail, and each that it begins behind it.
+
+    An exception in the middle of such a call would leave half an answer behind, and nothing could be ended in order.
+    """
+    while not ended.is_set():
+        spark.sparkContext.cancelAllJobs()
+        ended.wait(_CANCEL_S)

@@ -247,7 +247,7 @@ def _ranked(spark: SparkSession, rows: DataFrame, files: list[str], first: int) 
         f.broadcast(ranks), "file", "left"
     )
     unknown = f.raise_error(f.concat(f.lit("a file came up while records were read: "), f.col("file"))).cast("bigint")
-    return ranked.withColumn("stretch", f.coalesce("rank", unknown) * _FILE_PARTS + f.col("part"))
+    return ranked.withColumn("stretch", f.coalesce("rank", unknown) * _FILE_PARTS + f.col("part")).drop("rank")
 
 
 def _files(spark: SparkSession, place: str) -> dict[str, int]:
