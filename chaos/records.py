@@ -1,11 +1,7 @@
-"""Newline-delimited JSON of what was sent and what was received, for whoever audits it with other means.
+"""Record files of a run, for `holdfast pipeline audit`; `holdfast.client.records` has the format.
 
-::
-
-    sent        {"topic", "id", "sequence", "time_ms", "acknowledged"}
-    received    {"topic", "id", "sequence", "time_ms", "broker"}
-
-`id` is the message's own name, `<producer>/<sequence>`, also where it was published without an id.
+`id` is the message's own name, `<producer>/<sequence>`, also where it was published without an id. A session of a
+reader is a receiver: the next one begins where it wants.
 """
 
 from __future__ import annotations
@@ -16,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.history import History
+from holdfast.client.records import RecordFile
 
 
 def write(history: History, directory: Path) -> tuple[Path, Path]:
@@ -35,6 +32,7 @@ def _sent(history: History) -> Iterator[dict[str, Any]]:
             "sequence": sent.sequence,
             "time_ms": sent.sent_ms,
             "acknowledged": sent.fate == "acknowledged",
+            **({} if sent.place is None else {"partition": sent.place.partition}),
         }
 
 
@@ -46,13 +44,16 @@ def _received(history: History) -> Iterator[dict[str, Any]]:
             "sequence": int(seen.value.rpartition("/")[2]),
             "time_ms": seen.at_ms,
             "broker": seen.node,
+            "receiver": f"{seen.reader}-{seen.session}",
+            "partition": seen.place.partition,
+            "offset": seen.offset,
         }
 
 
 def _write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for line in lines:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+    path.unlink(missing_ok=True)
+    with RecordFile(path) as file:
+        file.write(lines)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -221,14 +221,19 @@ def test_record_files_are_what_an_audit_needs(history: History, tmp_path: Path) 
         "sequence": 0,
         "time_ms": 0,
         "acknowledged": True,
+        "partition": 0,
     }
     assert [line["acknowledged"] for line in records.read(sent_file)].count(True) == history.acknowledged
-    assert records.read(received_file)[1] == {
+    second = records.read(received_file)[1]
+    assert second.pop("receiver") == f"{history.seen[1].reader}-{history.seen[1].session}"
+    assert second == {
         "topic": "t",
         "id": "p/1",
         "sequence": 1,
         "time_ms": 10_000,
         "broker": "n2",
+        "partition": 0,
+        "offset": 1,
     }
     assert sent_file.read_bytes().count(b"\n") == len(history.sent)
 

@@ -20,7 +20,8 @@ from tests.support.postgres import database_for
 
 import holdfast.client
 import holdfast.frontends.http
-import holdfast.spark.errors  # noqa: F401 - so that every error class there is has been defined
+import holdfast.pipelines.errors
+import holdfast.spark.errors  # noqa: F401 - likewise
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import TopicName

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import zlib
 from pathlib import Path
@@ -12,8 +14,26 @@ from chaos import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python, wait_for
 
 from holdfast.testing import LocalCluster
+from tests.cli.program import holdfast
+from tests.spark import audit_by_hand
+from tests.spark.audit_by_hand import COUNTS, random_log, write
 
 MESSAGES = 20_000
+USE_ARCHIVE = {"HOLDFAST_SPARK_CLASS_ARCHIVE": "use"}
+
+
+def audited(spark: SparkCluster, directory: Path) -> None:
+    """The audit of a random log, as a command on the cluster: it finds what plain Python does."""
+    dice = random.Random(16)
+    logs = [random_log(dice, f"case-{number}") for number in range(50)]
+    sent, received = ([line for log in logs for line in log[side]] for side in (0, 1))
+    files = ("--sent", write(directory / "sent.ndjson", sent), "--received", write(directory / "got.ndjson", received))
+    conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
+    ended = holdfast("pipeline", "audit", *files, "--master", spark.master, *conf, "--json", env=USE_ARCHIVE)
+    assert ended.code == 1, ended
+    found = json.loads(ended.lines[-1])
+    expected = audit_by_hand.verdict(sent, received)
+    assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
 
 
 @pytest.mark.spark
@@ -51,5 +71,6 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
             assert (tmp_path / "straggled").exists(), "a task was tried twice at the same time"
         finally:
             driver.close()
+        audited(spark, tmp_path)
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
     assert found == {"read": exact, "written": exact}

@@ -27,6 +27,7 @@ from holdfast.cli import (
 )
 from holdfast.cli.bench import commands as bench
 from holdfast.cli.demo import commands as demo
+from holdfast.cli.pipeline import commands as pipeline
 from holdfast.cli.up import command as up
 from holdfast.model.errors import HoldfastError
 
@@ -56,6 +57,7 @@ app.add_typer(cluster.app, name="cluster")
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.add_typer(bench.app, name="bench")
 app.add_typer(demo.app, name="demo")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("doctor", epilog=doctor.EXAMPLES)(doctor.doctor)
 app.add_typer(spill.app, name="spill")
 app.add_typer(config.app, name="config")

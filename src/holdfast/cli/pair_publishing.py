@@ -6,6 +6,7 @@ messages leave when they are due, whether those before are acknowledged or not.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from holdfast.model.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.client import Counts, PairPublished, PairPublisher
     from holdfast.client.loop_thread import LoopThread
+    from holdfast.client.records import Begun, SentRecords
 
 # Lists that are under way at a time. At a steady rate a list is a message: many, for a pair that takes its time. A
 # flood comes in lists of thousands: one to work on and one behind it.
@@ -34,14 +36,22 @@ class PairPublishing:
     """Publishes lists of values, many under way at a time, and says what became of them."""
 
     def __init__(
-        self, thread: LoopThread, publisher: PairPublisher, topic: str, *, message_id: str | None, as_json: bool
+        self,
+        thread: LoopThread,
+        publisher: PairPublisher,
+        topic: str,
+        *,
+        message_id: str | None,
+        records: SentRecords | None,
+        as_json: bool,
     ) -> None:
         self._thread = thread
         self._publisher = publisher
         self._topic = topic
         self._id = message_id
+        self._records = records
         self._as_json = as_json
-        self._under_way: deque[tuple[list[bytes], Future[list[PairPublished]]]] = deque()
+        self._under_way: deque[tuple[list[bytes], Begun | None, Future[list[PairPublished]]]] = deque()
 
     def at_a_rate(self, source: Iterator[list[bytes]], rate: float, for_s: float | None) -> None:
         """A line for each message, in their order, once it is acknowledged."""
@@ -64,9 +74,21 @@ class PairPublishing:
             self._finish(0, show=show)
 
     def _begin(self, values: list[bytes]) -> None:
-        self._under_way.append((values, self._thread.begin(self._publish(values))))
+        begun = None if self._records is None else self._records.begin(len(values), self._id)
+        self._under_way.append((values, begun, self._thread.begin(self._publish(values, begun))))
 
-    async def _publish(self, values: list[bytes]) -> list[PairPublished]:
+    def note_unfinished(self) -> None:
+        """What is still under way when publishing ends was sent, and nobody knows what became of it."""
+        for _, begun, _ in self._under_way:
+            if self._records is not None and begun is not None:
+                self._records.end(begun, None, acknowledged=False)
+
+    async def _publish(self, values: list[bytes], begun: Begun | None) -> list[PairPublished]:
+        if begun is not None:
+            pairs = zip(values, begun.ids, strict=True)
+            return await asyncio.gather(
+                *(self._publisher.publish(self._topic, value, id=name) for value, name in pairs)
+            )
         if self._id is not None:
             return [await self._publisher.publish(self._topic, value, id=self._id) for value in values]
         return await self._publisher.publish_many(self._topic, values)
@@ -74,7 +96,7 @@ class PairPublishing:
     def _finish(self, under_way_max: int, *, show: bool) -> None:
         """Wait until no more than so many lists are under way; report on those that are done."""
         while self._under_way:
-            values, publishing = self._under_way[0]
+            values, begun, publishing = self._under_way[0]
             if len(self._under_way) <= under_way_max and not publishing.done():
                 return
             try:
@@ -82,6 +104,8 @@ class PairPublishing:
             except HoldfastError as error:
                 raise Stopped(error, self._publisher.counts.acknowledged) from error
             self._under_way.popleft()
+            if self._records is not None and begun is not None:
+                self._records.end(begun, None, acknowledged=True)
             if show:
                 for value, one in zip(values, published, strict=True):
                     self._show(value, one)
@@ -114,6 +138,7 @@ def publish_to_pair(
     message_id: str | None,
     ack_timeout_s: float,
     retain: int,
+    records: SentRecords | None,
     as_json: bool,
 ) -> None:
     """The whole command. Raises `Stopped` at the first message that is not acknowledged."""
@@ -123,13 +148,14 @@ def publish_to_pair(
     started = time.monotonic()
     try:
         publisher = thread.run(_opened(addresses, ack_timeout_s, retain))
-        publishing = PairPublishing(thread, publisher, topic, message_id=message_id, as_json=as_json)
+        publishing = PairPublishing(thread, publisher, topic, message_id=message_id, records=records, as_json=as_json)
         try:
             if rate is not None:
                 publishing.at_a_rate(source, rate, for_s)
             else:
                 publishing.at_once(source, for_s, show=is_single and not as_json)
         finally:
+            publishing.note_unfinished()
             # After an error, or Ctrl-C, nobody waits for the rest.
             thread.run(publisher.close(quietly=True))
             if not as_json:

@@ -5,20 +5,31 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.cli import output
+from holdfast.cli import output, recording
 from holdfast.cli.reading import text_or_base64
 from holdfast.client import PairMessage, PairSubscriber
+from holdfast.client.records import received_line
+
+if TYPE_CHECKING:
+    from holdfast.client.records import RecordFile
 
 
 class PairReader:
     """One reading of one topic, until the count, the timeout, a signal or a closed pipe."""
 
     def __init__(
-        self, topic: str, name: str | None, *, count: int | None, timeout_s: float | None, as_json: bool
+        self,
+        topic: str,
+        name: str | None,
+        *,
+        count: int | None,
+        timeout_s: float | None,
+        as_json: bool,
+        records: RecordFile | None = None,
     ) -> None:
         self.printed = 0
         self.terminated = False
@@ -27,6 +38,8 @@ class PairReader:
         self._count = count
         self._timeout_s = timeout_s
         self._as_json = as_json
+        self._records = records
+        self._receiver = recording.receiver(name)
 
     async def run(self, addresses: list[str]) -> None:
         task = asyncio.current_task()
@@ -54,6 +67,8 @@ class PairReader:
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
         self.printed += 1
+        if self._records is not None:
+            self._records.write([received_line(message.topic, message.id, message.broker, self._receiver)])
 
 
 def as_text(message: PairMessage) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli import output, pacing, session, sources
+from holdfast.cli import output, pacing, recording, session, sources
 from holdfast.cli.options import SERVER_DEFAULT, Server, Topic, examples
 from holdfast.cli.pair_options import Addresses, checked_addresses, is_address
 from holdfast.cli.publishing import BUFFERED, Publisher
@@ -30,6 +30,7 @@ EXAMPLES = examples(
     'holdfast publish topicC "Hello" localhost:8080 localhost:8081',
     "holdfast publish topicC --rate 10 --sequence --for 40s localhost:8080 localhost:8081",
     "tail -f app.log | holdfast publish logs - localhost:8080 localhost:8081",
+    "holdfast publish orders --sequence --for 40s --record sent.ndjson",
 )
 # The pace of the test publisher that --sequence stands for.
 SEQUENCE_RATE_PER_S = 10.0
@@ -90,6 +91,10 @@ def publish(
             min=0, metavar="N", help="With addresses: acknowledged messages that the other broker gets again."
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, metavar="FILE", help="Append what was sent, and whether it was acknowledged."),
+    ] = None,
     server: Server = SERVER_DEFAULT,
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON: a line a message with --rate, else one object.")
@@ -128,7 +133,10 @@ def publish(
 
         from holdfast.cli.pair_publishing import publish_to_pair
 
-        with _source(message, file, for_, whole=whole, sequence=sequence) as source:
+        with (
+            _source(message, file, for_, whole=whole, sequence=sequence) as source,
+            recording.sent(record, topic) as records,
+        ):
             publish_to_pair(
                 topic,
                 addresses,
@@ -139,15 +147,27 @@ def publish(
                 message_id=message_id,
                 ack_timeout_s=(ACK_TIMEOUT_MS if ack_timeout_ms is None else ack_timeout_ms) / 1000,
                 retain=RETAIN if retain is None else retain,
+                records=records,
                 as_json=as_json,
             )
         return
     if ack_timeout_ms is not None or retain is not None:
         raise typer.BadParameter("--ack-timeout-ms and --retain are for a pair; give its two addresses")
 
-    with _source(message, file, for_, whole=whole, sequence=sequence) as source, session.connected(server) as broker:
+    with (
+        _source(message, file, for_, whole=whole, sequence=sequence) as source,
+        session.connected(server) as broker,
+        recording.sent(record, topic) as records,
+    ):
         publisher = Publisher(
-            broker, topic, key=key, message_id=message_id, headers=headers, partition=partition, retry_safe=retry_safe
+            broker,
+            topic,
+            key=key,
+            message_id=message_id,
+            headers=headers,
+            partition=partition,
+            retry_safe=retry_safe,
+            records=records,
         )
         values = sources.limited(source, count)
         if paced:

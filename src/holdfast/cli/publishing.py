@@ -10,6 +10,7 @@ from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient
+    from holdfast.client.records import SentRecords
     from holdfast.model.messages import Published
 
 
@@ -95,8 +96,10 @@ class Publisher:
         headers: dict[str, str],
         partition: int | None,
         retry_safe: bool,
+        records: SentRecords | None = None,
     ) -> None:
         self.topic = topic
+        self._records = records
         self.acknowledged = 0
         self._broker = broker
         self._key = key
@@ -113,16 +116,27 @@ class Publisher:
         if not values:
             return []
         try:
-            results = self._publish(values)
+            results = self._publish(values) if self._records is None else self._publish_recorded(values, self._records)
         except HoldfastError as error:
             raise Stopped(error, self.acknowledged) from error
         self._count(results)
         return results
 
+    def _publish_recorded(self, values: Sequence[bytes], records: SentRecords) -> Sequence[Published]:
+        """With ids of our own, since an audit knows a message by its id; also where Ctrl-C ends it."""
+        begun = records.begin(len(values), self._id)
+        try:
+            results = self._publish(values, begun.ids)
+        except BaseException:
+            records.end(begun, None, acknowledged=False)
+            raise
+        records.end(begun, results, acknowledged=True)
+        return results
+
     def summary(self, seconds: float) -> Summary:
         return Summary(self.topic, self.acknowledged, self._duplicates, self._ranges, seconds, self._buffered)
 
-    def _publish(self, values: Sequence[bytes]) -> Sequence[Published]:
+    def _publish(self, values: Sequence[bytes], ids: Sequence[str] | None = None) -> Sequence[Published]:
         from holdfast.client import NewMessage
 
         if len(values) == 1:
@@ -131,19 +145,21 @@ class Publisher:
                     self.topic,
                     values[0],
                     key=self._key,
-                    id=self._id,
+                    id=self._id if ids is None else ids[0],
                     headers=self._headers,
                     partition=self._partition,
                 )
             ]
         messages: Sequence[Any] = values
-        if self._key is not None or self._headers:
+        if self._key is not None or self._headers or ids is not None:
             key = None if self._key is None else self._key.encode("utf-8", "surrogateescape")
             headers = tuple(
                 (name, content.encode("utf-8", "surrogateescape")) for name, content in self._headers.items()
             )
-            messages = [NewMessage(value=value, key=key, headers=headers) for value in values]
-        retry_safe = self._retry_safe or len(values) <= self.TOGETHER_MAX
+            named = [None] * len(values) if ids is None else ids
+            pairs = zip(values, named, strict=True)
+            messages = [NewMessage(value=value, key=key, headers=headers, id=name) for value, name in pairs]
+        retry_safe = self._retry_safe or len(values) <= self.TOGETHER_MAX or ids is not None
         return self._broker.publish_many(self.topic, messages, partition=self._partition, retry_safe=retry_safe)
 
     def _count(self, results: Sequence[Published]) -> None:

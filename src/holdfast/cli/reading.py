@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.cli import output
+from holdfast.cli import output, recording
 from holdfast.client import connect
+from holdfast.client.records import received_line
 from holdfast.model.errors import ConnectionLost
 
 if TYPE_CHECKING:
     from holdfast.client import Message, Subscription
+    from holdfast.client.records import RecordFile
 
 _TAKE_MESSAGES_MAX: Final = 1000
 
@@ -29,7 +31,14 @@ class Reader:
     """One reading of one topic, until the count, the timeout, a signal or a closed pipe."""
 
     def __init__(
-        self, topic: str, name: str | None, *, count: int | None, timeout_s: float | None, as_json: bool
+        self,
+        topic: str,
+        name: str | None,
+        *,
+        count: int | None,
+        timeout_s: float | None,
+        as_json: bool,
+        records: RecordFile | None = None,
     ) -> None:
         self.printed = 0
         self.terminated = False
@@ -38,8 +47,12 @@ class Reader:
         self._count = count
         self._timeout_s = timeout_s
         self._as_json = as_json
+        self._records = records
+        self._receiver = recording.receiver(name)
+        self._server = ""
 
     async def run(self, server: str, start: str | int) -> None:
+        self._server = server
         task = asyncio.current_task()
         assert task is not None
         # As Ctrl-C: leave in order, with what was printed acknowledged.
@@ -66,7 +79,7 @@ class Reader:
         """Print the next messages and acknowledge them; `False` if none came in time."""
         while True:
             try:
-                if self._count is None and not self._as_json:
+                if self._count is None and not self._as_json and self._records is None:
                     return await self._print_batch(subscription)
                 return await self._print_messages(subscription)
             except ConnectionLost:
@@ -91,9 +104,17 @@ class Reader:
         messages = await subscription.take(min(left, _TAKE_MESSAGES_MAX), self._timeout_s)
         _write(b"".join([(as_json(message) if self._as_json else message.value) + b"\n" for message in messages]))
         self.printed += len(messages)
+        if self._records is not None:
+            self._records.write(self._received(message) for message in messages)
+            # What is acknowledged does not come again: it has to be in the file before.
+            self._records.flush()
         for message in messages:
             message.ack_soon()
         return bool(messages)
+
+    def _received(self, message: Message) -> dict[str, Any]:
+        place = {"partition": message.partition, "offset": message.offset}
+        return received_line(self._topic, message.id, self._server, self._receiver, **place)
 
 
 def _write(data: bytes) -> None:

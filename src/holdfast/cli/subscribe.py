@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from holdfast.cli import output, session
+from holdfast.cli import output, recording, session
 from holdfast.cli.cursors import place
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, Topic, examples
 from holdfast.cli.pair_options import Addresses, checked_addresses
@@ -23,6 +24,7 @@ EXAMPLES = examples(
     "holdfast subscribe orders --count 1 --timeout 5s || echo nothing came",
     "holdfast subscribe topicC localhost:8080 localhost:8081",
     "holdfast subscribe orders --callback 127.0.0.1:9000 --name billing",
+    "holdfast subscribe orders --as billing --record received.ndjson",
 )
 EXIT_TOO_FEW: Final = 1
 # What a shell reports for a program that a closed pipe ended, and for one that was told to end.
@@ -66,6 +68,9 @@ def subscribe(
         float | None,
         typer.Option(parser=duration_s, metavar="DURATION", help="Leave when no message has come for this long."),
     ] = None,
+    record: Annotated[
+        Path | None, typer.Option(dir_okay=False, metavar="FILE", help="Append what was received, a line each.")
+    ] = None,
     server: Server = SERVER_DEFAULT,
     as_json: JsonLines = False,
 ) -> None:
@@ -102,12 +107,13 @@ def subscribe(
     from holdfast.cli.reading import Reader
 
     kind = PairReader if addresses else Reader
-    reader = kind(topic, name, count=count, timeout_s=timeout, as_json=as_json)
     try:
-        if isinstance(reader, PairReader):
-            asyncio.run(reader.run(addresses))
-        else:
-            asyncio.run(reader.run(server, int(start) if start.isdigit() else start))
+        with recording.received(record) as records:
+            reader = kind(topic, name, count=count, timeout_s=timeout, as_json=as_json, records=records)
+            if isinstance(reader, PairReader):
+                asyncio.run(reader.run(addresses))
+            else:
+                asyncio.run(reader.run(server, int(start) if start.isdigit() else start))
     except BrokenPipeError:
         # Whoever read our output has seen enough. What is still buffered must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -110,6 +110,7 @@ class ClusterPlay:
     async def _publish_one(self, client: Client, publisher: int, number: int) -> None:
         sent_s = self._now_s()
         self._score.sent += 1
+        line = self._score.ledger.send(TOPIC, publisher, number)
         try:
             await client.publish(TOPIC, b"%d:%d" % (publisher, number))
         except HoldfastError as error:
@@ -118,6 +119,7 @@ class ClusterPlay:
             self._tell(f"message {number} of publisher {publisher + 1} was refused: {error.message}")
         else:
             self._score.acknowledge(publisher, number, sent_s, self._now_s())
+            self._score.ledger.acknowledge(line)
 
     async def _read(self, client: Client, node: str, name: str | None, listening: asyncio.Event) -> None:
         reader = Reader(f"live, from {node}" if name is None else f"{name} (named), from {node}")
@@ -125,7 +127,9 @@ class ClusterPlay:
         async with client.subscribe(TOPIC, name, start="earliest") as messages:
             listening.set()
             async for message in messages:
-                reader.take(*_parsed(message), self._now_s())
+                publisher, number = _parsed(message)
+                reader.take(publisher, number, self._now_s())
+                self._score.ledger.receive(TOPIC, publisher, number, broker=node, receiver=reader.name)
                 message.ack_soon()
 
     async def _break_it(self) -> None:

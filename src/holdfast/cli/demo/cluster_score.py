@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.tally import Verdict, judge
 
 BIN_S: Final = 0.1
@@ -43,6 +44,7 @@ class ClusterScore:
     # Of each acknowledgement: when the message was sent, and when the answer came.
     acks: list[tuple[float, float]] = field(default_factory=list)
     readers: list[Reader] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
 
     def acknowledge(self, publisher: int, number: int, sent_s: float, at_s: float) -> None:
         self.acknowledged.setdefault(publisher, []).append(number)

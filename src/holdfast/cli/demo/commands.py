@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from holdfast.cli.demo.outage_score import OutageScore
     from holdfast.cli.demo.play import Score
 
+Record = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write sent.ndjson and received.ndjson for `holdfast pipeline audit`."),
+]
+
 app = typer.Typer(help="See what Holdfast is for.", no_args_is_help=True)
 
 EXIT_LOST: Final = 1
@@ -27,6 +32,7 @@ EXIT_LOST: Final = 1
 def broker(
     seconds: Annotated[float, typer.Option(min=3, max=3600, metavar="N", help="How long to publish.")] = 13.0,
     rate: Annotated[float, typer.Option(parser=rate_per_s, metavar="NUMBER", help="Messages a second.")] = "10",  # type: ignore[assignment]
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Publish 1, 2, 3, … to a broker of its own, kill it half way, restart it, and count what was lost.
@@ -50,6 +56,7 @@ def broker(
         finally:
             process.kill()
         findings = [finding.kind.value for finding in examine(process.data).problems]
+    score.ledger.write(record)
     _conclude(score, findings, as_json=as_json)
 
 
@@ -102,6 +109,7 @@ def cluster(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
     ] = Path("holdfast-demo"),
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Publish to a cluster of its own through every node, kill the leader, bring it back, and count what was lost.
@@ -132,6 +140,7 @@ def cluster(
         with LocalCluster(nodes) as running:
             asyncio.run(perform(running, plan, score, view.tell))
     shown = (cluster_view.table(score), cluster_view.summary(score))
+    score.ledger.write(record)
     _conclude_with_picture("cluster", score, timeline.drawn(score), shown, out, as_json=as_json)
 
 
@@ -154,6 +163,7 @@ def failover(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
     ] = Path("holdfast-demo"),
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Publish 1, 2, 3, … to a pair of its own, kill the primary, and count what the subscriber of both brokers gets.
@@ -188,6 +198,7 @@ def failover(
     finally:
         directory.remove()
     shown = (failover_view.table(score), failover_view.summary(score))
+    score.ledger.write(record)
     _conclude_with_picture("failover", score, failover_timeline.drawn(score), shown, out, as_json=as_json)
 
 
@@ -207,6 +218,7 @@ def outage(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Where the picture and the verdict go; made if it is not there.")
     ] = Path("holdfast-demo"),
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Push to a broker over a PostgreSQL of its own, kill the database, then the broker, too, and count the rows.
@@ -239,6 +251,7 @@ def outage(
     finally:
         directory.remove()
     shown = (outage_view.table(score), outage_view.summary(score))
+    score.ledger.write(record)
     _conclude_with_picture("outage", score, outage_timeline.drawn(score), shown, out, as_json=as_json)
 
 

@@ -91,6 +91,7 @@ class FailoverPlay:
 
     async def _publish_one(self, publisher: PairPublisher, number: int) -> None:
         self._score.sent[number] = self._now_s()
+        line = self._score.ledger.send(TOPIC, "publisher", number)
         try:
             await publisher.publish(TOPIC, b"%d" % number)
         except HoldfastError as error:
@@ -99,6 +100,7 @@ class FailoverPlay:
             self._tell(f"message {number} was not acknowledged: {error.message}")
         else:
             self._score.acknowledged.append(number)
+            self._score.ledger.acknowledge(line)
 
     async def _read(self, subscriber: PairSubscriber) -> None:
         async for message in subscriber:
@@ -106,7 +108,9 @@ class FailoverPlay:
             if role == "backup" and self._score.states["backup"] != "serves":
                 self._score.states["backup"] = "serves"
                 self._tell(f"first message from the backup: {int(message.value)}")
-            self._score.arrivals.append(Arrival(int(message.value), self._now_s(), role))
+            number = int(message.value)
+            self._score.arrivals.append(Arrival(number, self._now_s(), role))
+            self._score.ledger.receive(TOPIC, "publisher", number, broker=message.broker, receiver="subscriber")
 
     async def _break_it(self) -> None:
         await asyncio.sleep(self._plan.kill_after_s)

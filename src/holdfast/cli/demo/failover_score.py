@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.tally import Verdict, judge
 
 
@@ -35,6 +36,7 @@ class FailoverScore:
     arrivals: list[Arrival] = field(default_factory=list)
     # Came a second time and were recognised by their ids.
     recognised: int = 0
+    ledger: Ledger = field(default_factory=Ledger)
 
     def judged(self) -> Verdict:
         return judge(self.acknowledged, [arrival.number for arrival in self.arrivals])

@@ -141,6 +141,7 @@ class OutagePlay:
     async def _push_one(self, client: Client, customer: int, number: int) -> None:
         sent_s = self._now_s()
         self._score.sent += 1
+        line = self._score.ledger.send(QUEUE, customer, number)
         value = b'{"customer":%d,"number":%d}' % (customer, number)
         try:
             published = await client.publish(QUEUE, value, key=f"customer-{customer}", id=f"{customer}-{number}")
@@ -150,6 +151,7 @@ class OutagePlay:
             self._tell(f"message {number} of customer {customer} was not acknowledged: {error.message}")
         else:
             self._score.answers.append(Answer(customer, number, sent_s, self._now_s(), published.buffered))
+            self._score.ledger.acknowledge(line)
 
     # --- what is done to them -----------------------------------------------------------------------
 
@@ -221,12 +223,22 @@ class OutagePlay:
         stored: dict[int, list[int]] = {}
         async with _connected(self._url) as database:
             rows = await database.fetch(
-                """SELECT (payload::jsonb ->> 'customer')::int AS customer, (payload::jsonb ->> 'number')::int AS number
+                """SELECT (payload::jsonb ->> 'customer')::int AS customer,
+                (payload::jsonb ->> 'number')::int AS number,
+                (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
                 FROM holdfast.queue_messages WHERE queue = $1 ORDER BY partition, "offset" """,
                 QUEUE,
             )
         for row in rows:
             stored.setdefault(row["customer"], []).append(row["number"])
+            self._score.ledger.receive(
+                QUEUE,
+                row["customer"],
+                row["number"],
+                broker=self._broker.address,
+                receiver="database",
+                time_ms=row["created_ms"],
+            )
         return stored
 
 

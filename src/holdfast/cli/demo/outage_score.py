@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.tally import Verdict, judge
 
 BIN_S: Final = 0.25
@@ -45,6 +46,7 @@ class OutageScore:
     # How many rows it has, while the play goes on.
     rows: int = 0
     replayed_s: float | None = None
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def buffered(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.process import BrokerProcess
 from holdfast.cli.demo.tally import Verdict, judge
 
@@ -40,6 +41,7 @@ class Score:
     live: list[int] = field(default_factory=list)
     durable: list[int] = field(default_factory=list)
     broker: str = "starting"
+    ledger: Ledger = field(default_factory=Ledger)
 
     def verdicts(self) -> dict[str, Verdict]:
         return {
@@ -119,14 +121,16 @@ class Play:
         for number in range(1, max(1, round(self._seconds * self._rate)) + 1):
             await asyncio.sleep(max(0.0, started + number / self._rate - time.monotonic()))
             self._score.sent = number
+            line = self._score.ledger.send(TOPIC, "publisher", number)
             await client.publish(TOPIC, b"%d" % number)
             self._score.acknowledged.append(number)
+            self._score.ledger.acknowledge(line)
 
     async def _listen(self, client: Client, listening: asyncio.Event) -> None:
         async with client.subscribe(TOPIC, start="latest") as messages:
             listening.set()
             async for message in messages:
-                self._score.live.append(int(message.value))
+                self._take(self._score.live, int(message.value), "live")
 
     async def _audit(self, client: Client) -> None:
         """Read under a name in two sittings, with the death of the broker between them."""
@@ -151,8 +155,12 @@ class Play:
     async def _read_durably(self, client: Client) -> None:
         async with client.subscribe(TOPIC, DURABLE_NAME, start="earliest") as messages:
             async for message in messages:
-                self._score.durable.append(int(message.value))
+                self._take(self._score.durable, int(message.value), DURABLE_NAME)
                 await message.ack()
+
+    def _take(self, taken: list[int], number: int, reader: str) -> None:
+        taken.append(number)
+        self._score.ledger.receive(TOPIC, "publisher", number, broker=self._process.address, receiver=reader)
 
     async def _break_it(self) -> None:
         await asyncio.sleep(_KILLED_AT * self._seconds)

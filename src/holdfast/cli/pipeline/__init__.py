@@ -1,0 +1,1 @@
+"""`holdfast pipeline`: data pipelines on Spark, one command each."""

@@ -1,0 +1,170 @@
+"""The commands of `holdfast pipeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.cli.pipeline.arguments import ManyValues
+
+if TYPE_CHECKING:
+    from holdfast.pipelines.audit_verdict import Verdict
+
+app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
+
+EXIT_FLAWED: Final = 1
+_AUDIT_SETTINGS: Final = {
+    "sent": list,
+    "received": list,
+    "sent_topic": list,
+    "received_topic": list,
+    "every_receiver": bool,
+    "allow": list,
+    "out": str,
+    "server": str,
+}
+
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MASTER",
+        help="Where Spark runs: local\\[*], local\\[2], spark://HOST:PORT, yarn, …",
+        show_default=False,
+    ),
+]
+Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's own.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, metavar="FILE", help="A TOML file with settings; flags go before it."),
+]
+
+
+@app.command(
+    "audit",
+    cls=ManyValues,
+    epilog=examples(
+        "holdfast pipeline audit --sent sent.ndjson --received received.ndjson",
+        "holdfast pipeline audit --sent runs/*/sent.ndjson --received runs/*/received.ndjson --json",
+        "holdfast pipeline audit --sent sent.ndjson --received-topic orders --out report",
+        "holdfast pipeline audit --config audit.toml --master spark://host:7077",
+    ),
+)
+def audit(
+    sent: Annotated[
+        list[str] | None, typer.Option(metavar="FILE…", help="Records of what was sent: files, directories, patterns.")
+    ] = None,
+    received: Annotated[
+        list[str] | None, typer.Option(metavar="FILE…", help="Records of what was received, likewise.")
+    ] = None,
+    sent_topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="What stands in a topic counts as sent and acknowledged.")
+    ] = None,
+    received_topic: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC", help="What stands in a topic counts as received.")
+    ] = None,
+    every_receiver: Annotated[
+        bool,
+        typer.Option("--every-receiver", help="Lost is also what came to some receivers of its topic and not to all."),
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FLAW", help="End with 0 all the same: lost, duplicated, out_of_order, phantom, malformed."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write audit.json and audit.html there.", show_default=False)
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    config: Config = None,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Say which messages were lost, duplicated, out of order or never sent, from records of both sides.
+
+    `publish`, `subscribe` and the demos write such records with `--record`.
+
+    Exit code 1: something was, or a line is no record.
+    """
+    from holdfast.pipelines import audit as run
+    from holdfast.pipelines import frame
+    from holdfast.pipelines.errors import BadPipelineSetting
+
+    flags: dict[str, Any] = {"master": master, "conf": _pairs(conf or []), "sent": sent, "received": received}
+    flags |= {"sent_topic": sent_topic, "received_topic": received_topic, "every_receiver": every_receiver}
+    flags |= {"allow": allow, "out": None if out is None else str(out)}
+    flags |= {"server": None if server == SERVER_DEFAULT else server}
+    chosen_master, spark_conf, own = frame.settings("audit", config, _AUDIT_SETTINGS, flags)
+    allowed = own.get("allow", [])
+    from holdfast.pipelines.flaws import FLAWS
+
+    if unknown := [name for name in allowed if name not in FLAWS]:
+        raise BadPipelineSetting(f"--allow {unknown[0]}: there are {', '.join(FLAWS)}")
+    for side in ("sent", "received"):
+        if not own.get(side) and not own.get(f"{side}_topic"):
+            raise BadPipelineSetting(f"what was {side}? Give records with --{side}, or a topic with --{side}-topic")
+    with frame.running("audit", chosen_master, spark_conf) as (spark, progress):
+        verdict = run(
+            spark,
+            sent=own.get("sent", []),
+            received=own.get("received", []),
+            sent_topics=own.get("sent_topic", []),
+            received_topics=own.get("received_topic", []),
+            servers=own.get("server", server),
+            every_receiver=own.get("every_receiver", False),
+            tell=progress.tell,
+        )
+        seconds = progress.seconds
+    _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=as_json)
+    if not verdict.is_flawless(allowed):
+        raise typer.Exit(EXIT_FLAWED)
+
+
+def _pairs(given: list[str]) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if bad := [name for name, equals, _ in pairs if not equals or not name]:
+        raise typer.BadParameter(f"{bad[0]!r} is no setting; write NAME=VALUE", param_hint="'--conf'")
+    return {name: value for name, _, value in pairs}
+
+
+def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool) -> None:
+    import msgspec
+
+    from holdfast.pipelines import audit_page
+
+    found = {**verdict.as_json(), "seconds": round(seconds, 3)}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "audit.json").write_bytes(msgspec.json.encode(found) + b"\n")
+        (out / "audit.html").write_text(audit_page.drawn(verdict), "utf-8")
+        found["page"] = str(out / "audit.html")
+    if as_json:
+        output.print_json(found)
+        return
+    console = output.console()
+    columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
+    table = output.table("topic", "partition", *columns, numbers=columns)
+    for row in verdict.topics:
+        table.add_row(
+            row["topic"],
+            "–" if row["partition"] is None else str(row["partition"]),
+            *(f"{row[name]:,}" for name in columns),
+        )
+    table.add_row("all", "", *(f"{verdict.counts[name]:,}" for name in columns), style="bold")
+    console.print(table)
+    for name, shown in verdict.examples.items():
+        for each in shown[:3]:
+            console.print(f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}", markup=False)
+    latency = ", ".join(
+        f"{name} {value} ms" for name, value in verdict.latency_ms.items() if name.startswith("p") and value is not None
+    )
+    if latency:
+        console.print(f"latency, if both clocks agree: {latency}")
+    console.print(audit_page.summary(verdict), style="green" if verdict.is_flawless() else "red")
+    if out is not None:
+        console.print(f"page: {out / 'audit.html'}")

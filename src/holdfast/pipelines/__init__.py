@@ -1,0 +1,47 @@
+"""Data pipelines on Spark: each is one command, `holdfast pipeline NAME`, and a function that takes a session.
+
+::
+
+    spark = holdfast.spark.session()
+    verdict = holdfast.pipelines.audit(spark, sent=["sent.ndjson"], received=["received.ndjson"])
+    print(verdict.as_json()["lost"])
+
+What all of them share is in `frame` (a session, settings from flags and a file, progress, an end in order) and in
+`charts`. Each has its logic as functions of DataFrames, which know neither files nor brokers: `audit_rules`, with
+`record_files` before it, `audit_verdict` behind it and `audit_page` to look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.pipelines.audit_verdict import Verdict
+
+__all__ = ["audit"]
+
+
+def audit(
+    spark: SparkSession,
+    *,
+    sent: Sequence[str] = (),
+    received: Sequence[str] = (),
+    sent_topics: Sequence[str] = (),
+    received_topics: Sequence[str] = (),
+    servers: str = "127.0.0.1:8090",
+    every_receiver: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """Hold what was received against what was sent: files, directories and patterns, or what stands in topics."""
+    from holdfast.pipelines import record_files
+    from holdfast.pipelines.audit_verdict import audit_records
+
+    return audit_records(
+        record_files.sent_records(spark, sent, servers, sent_topics),
+        record_files.received_records(spark, received, servers, received_topics),
+        every_receiver=every_receiver,
+        tell=tell,
+    )

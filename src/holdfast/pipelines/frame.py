@@ -1,0 +1,180 @@
+"""What every pipeline's command shares: its settings, its session, what it tells meanwhile, and how it is stopped.
+
+Settings come from a TOML file, and flags go before it. `master` and the table `conf` (Spark's own settings) are for all
+pipelines; a table of a pipeline's name has its own::
+
+    master = "local[*]"
+
+    [conf]
+    "spark.driver.memory" = "2g"
+
+    [audit]
+    sent = ["runs/sent.ndjson"]
+    received = ["runs/received.ndjson"]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.pipelines.errors import BadPipelineSetting, SparkNotInstalled, from_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What shells report for a program that a signal ended: this and the signal's number.
+_EXIT_SIGNAL: Final = 128
+MASTER_DEFAULT: Final = "local[*]"
+_SHARED: Final = {"master": str, "conf": dict}
+# What a pipeline needs on one machine, where Spark's own gigabyte is little; an own setting goes before it.
+_LOCAL_CONF: Final = {"spark.driver.memory": "2g"}
+# Spark's own progress bar writes over ours.
+_CONF: Final = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
+_LOOK_S: Final = 1.0
+_CANCEL_S: Final = 0.2
+# Where nobody looks at a terminal, a line now and then is enough.
+_LINE_S: Final = 30.0
+
+
+def settings(
+    name: str, file: Path | None, known: Mapping[str, type], flags: Mapping[str, Any]
+) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Master, Spark's settings and the pipeline's own; `flags` that were not given are None, or empty."""
+    read = _read(file, name, known) if file is not None else {}
+    given = {key: value for key, value in flags.items() if value not in (None, [], (), False)}
+    own = {**read.get(name, {}), **{key: value for key, value in given.items() if key in known}}
+    conf = {**read.get("conf", {}), **given.get("conf", {})}
+    return given.get("master") or read.get("master", MASTER_DEFAULT), {k: str(v) for k, v in conf.items()}, own
+
+
+def _read(file: Path, name: str, known: Mapping[str, type]) -> dict[str, Any]:
+    try:
+        read = tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadPipelineSetting(f"{file} cannot be read as TOML: {error}") from error
+    # Tables of other pipelines may stand in the same file.
+    for table, kinds in ((read, {**_SHARED, name: dict}), (read.get(name, {}), known)):
+        for key, value in table.items():
+            kind = kinds.get(key)
+            if kind is None and table is read and isinstance(value, dict):
+                continue
+            if kind is None:
+                raise BadPipelineSetting(f"{file} has the setting {key}; there are {', '.join(sorted(kinds))}")
+            if not isinstance(value, kind):
+                raise BadPipelineSetting(f"{file}: {key} is to be {_kind_name(kind)}, not {value!r}")
+    return read
+
+
+def _kind_name(kind: type) -> str:
+    return {str: "text", list: "a list", dict: "a table", bool: "true or false"}.get(kind, kind.__name__)
+
+
+class Progress:
+    """A line on standard error: what is being done, how many of Spark's tasks are, and for how long."""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self._tracker = spark.sparkContext.statusTracker()
+        self._name = name
+        self._what = "starts"
+        self._began = time.monotonic()
+        self._told = self._began
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def tell(self, what: str) -> None:
+        self._what = what
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            if sys.stderr.isatty():
+                print(f"\r{self._line()}\033[K", end="", file=sys.stderr, flush=True)
+            elif time.monotonic() - self._told >= _LINE_S:
+                self._told = time.monotonic()
+                print(self._line(), file=sys.stderr, flush=True)
+
+    def _line(self) -> str:
+        stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
+        tasks = sum(stage.numTasks for stage in stages if stage is not None)
+        counted = f": {done:,} of {tasks:,} tasks" if tasks else ""
+        return f"{self._name}: {self._what}{counted}, {self.seconds:.0f} s"
+
+
+@contextlib.contextmanager
+def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession, Progress]]:
+    """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too."""
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        import holdfast.spark
+    except ModuleNotFoundError as missing:
+        raise SparkNotInstalled(
+            f"pipelines need the package {missing.name}, which is not installed: run pip install -e '.[spark]' in the "
+            "directory of the sources, with the pip of this environment"
+        ) from missing
+
+    local = _LOCAL_CONF if master.startswith("local") else {}
+    spark = holdfast.spark.session(master, f"holdfast {name}", config={**_CONF, **local, **conf})
+    spark.sparkContext.setLogLevel("ERROR")
+    # Tasks of a job that is cancelled end at once, not when they are done.
+    spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+    ended_by: list[int] = []
+    ended = threading.Event()
+
+    def leave(number: int, _: object) -> None:
+        if not ended_by:
+            ended_by.append(number)
+            threading.Thread(target=_cancel, args=(spark, ended), daemon=True).start()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with Progress(spark, name) as progress:
+            yield spark, progress
+        if ended_by:
+            raise SystemExit(_EXIT_SIGNAL + ended_by[0])
+    except (PySparkException, Py4JError) as error:
+        if ended_by:
+            raise SystemExit(_EXIT_SIGNAL + ended_by[0]) from error
+        raise from_spark(str(error)) from error
+    finally:
+        ended.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        try:
+            spark.stop()
+        except Py4JError as error:
+            if not ended_by:
+                raise from_spark(f"it did not end in order: {error}") from error
+
+
+def _cancel(spark: SparkSession, ended: threading.Event) -> None:
+    """Have the call to Java that the pipeline waits for fail, and each that it begins behind it.
+
+    An exception in the middle of such a call would leave half an answer behind, and nothing could be ended in order.
+    """
+    while not ended.is_set():
+        spark.sparkContext.cancelAllJobs()
+        ended.wait(_CANCEL_S)
