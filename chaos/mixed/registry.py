@@ -8,9 +8,10 @@ from typing import Final
 from chaos.mixed import troubles, troubles_disk, troubles_network
 from chaos.mixed.flood import Flood
 from chaos.mixed.loads import Load
+from chaos.mixed.queues import Queues
 from chaos.mixed.troubles import Trouble
 
-LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood,)}
+LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood, Queues)}
 TROUBLES: Final[Mapping[str, type[Trouble]]] = {
     trouble.name: trouble
     for trouble in (
