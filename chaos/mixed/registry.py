@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from chaos.mixed import troubles, troubles_disk, troubles_network
+from chaos.mixed.callbacks import Callbacks
 from chaos.mixed.flood import Flood
 from chaos.mixed.loads import Load
 from chaos.mixed.queues import Queues
 from chaos.mixed.troubles import Trouble
 
-LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood, Queues)}
+LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood, Queues, Callbacks)}
 TROUBLES: Final[Mapping[str, type[Trouble]]] = {
     trouble.name: trouble
     for trouble in (
