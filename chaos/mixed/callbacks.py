@@ -82,7 +82,7 @@ class Receiver:
                 while line := await reader.readline():
                     if not line.endswith(b"\n"):
                         break
-                    self._got(line[:-1], last)
+                    self.got(line[:-1], last)
                     waiting += 1
                     if waiting >= self._dice.choice((1, 1, 10, 100)):
                         writer.write(b"ACK|%d\n" % waiting)
@@ -91,7 +91,7 @@ class Receiver:
             self._open.discard(writer)
             writer.close()
 
-    def _got(self, line: bytes, last: dict[int, tuple[int, int]]) -> None:
+    def got(self, line: bytes, last: dict[int, tuple[int, int]]) -> None:
         kind, _, partition_text, offset_text, _, topic, value = line.split(b"|", 6)
         assert kind == b"MESSAGE_AT" and topic.decode() == self.topic, line[:80]
         partition, offset = int(partition_text), int(offset_text)

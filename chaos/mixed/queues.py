@@ -52,11 +52,11 @@ class Queues:
         self._cluster = cluster
         self._ledger = ledger
         self._seed = seed
-        self._queues: list[int] = []
+        self.queues: list[int] = []
         # By queue: what was begun to be appended, and which message it became.
-        self._begun: dict[int, int] = {}
-        self._appended: dict[int, dict[int, int]] = {}
-        self._clients: list[Client] = []
+        self.begun: dict[int, int] = {}
+        self.appended: dict[int, dict[int, int]] = {}
+        self.clients: list[Client] = []
         self._errors: dict[str, int] = {}
         self._writing: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
@@ -68,24 +68,24 @@ class Queues:
         for number in range(_QUEUES):
             made = await self._call(dice, "/create_queue", {"request_id": f"chaos:{number}"})
             queue = int(made["queue_id"])
-            self._queues.append(queue)
+            self.queues.append(queue)
             self._ledger.foreign_topics.add(f"queue-{queue}")
-            self._begun[queue], self._appended[queue] = 0, {}
+            self.begun[queue], self.appended[queue] = 0, {}
             for index in range(_CLIENTS_OF_EACH):
-                self._clients.append(Client(queue, f"client{index}", f"q{queue}-client{index}"))
-            self._clients += [Client(queue, "shared", f"q{queue}-shared{index}") for index in range(2)]
-        self._writing = [asyncio.create_task(self._write(queue)) for queue in self._queues]
-        self._reading = [asyncio.create_task(self._read(client)) for client in self._clients]
+                self.clients.append(Client(queue, f"client{index}", f"q{queue}-client{index}"))
+            self.clients += [Client(queue, "shared", f"q{queue}-shared{index}") for index in range(2)]
+        self._writing = [asyncio.create_task(self._write(queue)) for queue in self.queues]
+        self._reading = [asyncio.create_task(self._read(client)) for client in self.clients]
 
     async def _write(self, queue: int) -> None:
         dice = random.Random(f"{self._seed}/write/{queue}")
         while not self._stopping_writes:
-            number = self._begun[queue]
-            self._begun[queue] += 1
+            number = self.begun[queue]
+            self.begun[queue] += 1
             body = {"queue_id": queue, "value": _value(queue, number), "id": f"chaos-{number}"}
             answer = await self._call(dice, "/append", body, lambda: self._stopping_writes)
             if answer is not None:
-                self._appended[queue][number] = int(answer["message_id"])
+                self.appended[queue][number] = int(answer["message_id"])
             await asyncio.sleep(_APPEND_S)
 
     async def _read(self, client: Client) -> None:
@@ -128,10 +128,10 @@ class Queues:
     # --- how far it is --------------------------------------------------------------------------------
 
     def places(self) -> list[Place]:
-        return [Place(f"queue-{queue}", 0) for queue in self._queues]
+        return [Place(f"queue-{queue}", 0) for queue in self.queues]
 
     def progress(self) -> int:
-        return sum(len(appended) for appended in self._appended.values())
+        return sum(len(appended) for appended in self.appended.values())
 
     def begin_waiting(self) -> Callable[[], bool]:
         before = self._counts()
@@ -139,14 +139,14 @@ class Queues:
 
     def _counts(self) -> dict[str, int]:
         """Of two that share a client id one may get everything."""
-        counts = {f"queue {queue}": len(appended) for queue, appended in self._appended.items()}
-        for client in self._clients:
+        counts = {f"queue {queue}": len(appended) for queue, appended in self.appended.items()}
+        for client in self.clients:
             name = f"{client.client_id} of {client.queue}"
             counts[name] = counts.get(name, 0) + len(client.got)
         return counts
 
     def totals(self) -> Mapping[str, int]:
-        return {"appended to queues": self.progress(), "read from queues": sum(len(one.got) for one in self._clients)}
+        return {"appended to queues": self.progress(), "read from queues": sum(len(one.got) for one in self.clients)}
 
     def errors(self) -> Mapping[str, Mapping[str, int]]:
         return {"queues": self._errors} if self._errors else {}
@@ -164,15 +164,15 @@ class Queues:
 
     def _by_client(self) -> Iterator[tuple[int, str, list[list[tuple[int, int]]]]]:
         """What was handed out for each queue and client id, by reader."""
-        for queue in self._queues:
-            for client_id in dict.fromkeys(one.client_id for one in self._clients):
-                lists = [one.got for one in self._clients if (one.queue, one.client_id) == (queue, client_id)]
+        for queue in self.queues:
+            for client_id in dict.fromkeys(one.client_id for one in self.clients):
+                lists = [one.got for one in self.clients if (one.queue, one.client_id) == (queue, client_id)]
                 yield queue, client_id, lists
 
     def _lost(self) -> Iterator[str]:
         for queue, client_id, lists in self._by_client():
             handed_out = {pair for got in lists for pair in got}
-            for number, message_id in self._appended[queue].items():
+            for number, message_id in self.appended[queue].items():
                 if (message_id, _value(queue, number)) not in handed_out:
                     yield f"queue {queue}: {client_id} never got message {message_id}, value {_value(queue, number)}"
 
@@ -200,7 +200,7 @@ class Queues:
     def _unknown(self) -> Iterator[str]:
         for queue, client_id, lists in self._by_client():
             for message_id, value in (pair for got in lists for pair in got):
-                if not 0 <= value - _value(queue, 0) < self._begun[queue]:
+                if not 0 <= value - _value(queue, 0) < self.begun[queue]:
                     yield f"queue {queue}: {client_id} got message {message_id}, value {value}, which nobody appended"
 
     def _ended_by_themselves(self) -> Iterator[str]:
@@ -216,10 +216,10 @@ class Queues:
             await asyncio.wait(self._writing, timeout=_STOP_S)
 
     async def read_to_the_end(self, ends: Mapping[int, int], timeout_s: float) -> list[str]:
-        for client in self._clients:
+        for client in self.clients:
             client.is_at_the_end = False
         deadline = time.monotonic() + timeout_s
-        while behind := [one.reader for one in self._clients if not one.is_at_the_end]:
+        while behind := [one.reader for one in self.clients if not one.is_at_the_end]:
             if time.monotonic() > deadline:
                 return [f"{reader} has not come to the end of its queue" for reader in behind]
             await asyncio.sleep(0.1)

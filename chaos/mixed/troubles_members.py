@@ -1,4 +1,4 @@
-"""Nodes that come and go during a long run: one is taken out and joins again, or hands over all it leads for a while."""
+"""Nodes that come and go during a long run: one is taken out and joins again, or leads nothing for a while."""
 
 from __future__ import annotations
 
