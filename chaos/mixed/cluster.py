@@ -63,6 +63,10 @@ class MixedCluster(ChaosCluster):
         super()._spawn(nodes)
         self._pids.update(node.pid for node in nodes if node.pid is not None)
 
+    def let_join(self, node: str, through: str) -> None:
+        """When it is started next, it is told of one node of the cluster, and of nobody else."""
+        self.node(node).write_settings((), {**self._settings, "join": self.node(through).peer})
+
     def clock(self, node: str) -> Clock:
         return self.clocks[self.index(node)]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.mixed import troubles, troubles_disk, troubles_network
+from chaos.mixed import troubles, troubles_disk, troubles_members, troubles_network
+from chaos.mixed.callbacks import Callbacks
 from chaos.mixed.flood import Flood
 from chaos.mixed.loads import Load
+from chaos.mixed.queues import Queues
 from chaos.mixed.troubles import Trouble
 
-LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood,)}
+LOADS: Final[Mapping[str, type[Load]]] = {load.name: load for load in (Flood, Queues, Callbacks)}
 TROUBLES: Final[Mapping[str, type[Trouble]]] = {
     trouble.name: trouble
     for trouble in (
@@ -34,6 +36,8 @@ TROUBLES: Final[Mapping[str, type[Trouble]]] = {
         troubles_disk.FailingSync,
         troubles_disk.StalledDisk,
         troubles_disk.LostDisk,
+        troubles_members.LeaveAndJoin,
+        troubles_members.Drain,
     )
 }
 
