@@ -68,7 +68,7 @@ def test_nothing_acknowledged_is_lost_while_troubles_come_together() -> None:
     except CannotBreak as error:
         pytest.skip(str(error))
     found = [f"{each.kind}: {each.detail}" for each in outcome.verdict.examples]
-    assert list(outcome.verdict.counts) == list(judge.CHECKS)
+    assert set(outcome.verdict.counts) >= set(judge.CHECKS), "loads add checks of their own, and take none away"
     assert found == [], f"repeat with: {plan.replay}; notes: {outcome.notes}"
     assert outcome.episodes >= 1 and outcome.ledger.acknowledged > 500
     assert outcome.ledger.delivered > outcome.ledger.acknowledged, "each of three subscribers got its part"
