@@ -164,6 +164,8 @@ async def test_leader_is_removed_and_comes_back_without_a_message_lost_or_double
         for refused in (
             nodes.brokers[leader].publish(ORDERS, [NewMessage(value=b"no")], 0),
             backend.catch_up(PartitionId(ORDERS, 0)),
+            backend.members(),
+            backend.cluster(),
         ):
             with pytest.raises(NodeRemoved, match="taken out"):
                 await refused

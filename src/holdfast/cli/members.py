@@ -11,6 +11,8 @@ import typer
 from holdfast.cli import output, session
 from holdfast.cli.cluster_table import cell
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.model.errors import RemoteError
+from holdfast.model.member_errors import NodeRemoved
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient
@@ -95,7 +97,13 @@ def remove(
     with session.connected(server) as broker:
         described = broker.remove_member(node)
         if not no_wait:
-            described = _watch(broker, f"{node} leaves", node, _left, timeout)
+            try:
+                described = _watch(broker, f"{node} leaves", node, _left, timeout)
+            except RemoteError as error:
+                if error.code != NodeRemoved.code:
+                    raise
+                # The only one that can be asked is the node itself, and it knows.
+                described = _without(described, node)
     _tell(described, node, _left if not no_wait else lambda *_: (1, 1), f"{node} has left", as_json=as_json)
 
 
@@ -142,6 +150,13 @@ def _leads_nothing(member: MemberDescription | None) -> tuple[int, int]:
         return 1, 1
     led = (member.partitions_led or 0) + member.is_control_leader
     return max(0, member.groups - led), member.groups
+
+
+def _without(described: MembersDescription, node: str) -> MembersDescription:
+    import msgspec
+
+    others = [member for member in described.members if member.node != node]
+    return msgspec.structs.replace(described, members=others, changing=None)
 
 
 def _found(described: MembersDescription, node: str) -> MemberDescription | None:

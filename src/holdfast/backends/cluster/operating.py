@@ -35,6 +35,7 @@ class Operating:
         return cast("ClusterBackend", self)
 
     async def cluster(self) -> ClusterDescription:
+        self._check_belongs()
         return await status.of_cluster(self._whole)
 
     def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
@@ -60,6 +61,7 @@ class Operating:
     # --- nodes come and go ------------------------------------------------------------------------
 
     async def members(self) -> MembersDescription:
+        self._check_belongs()
         return await members_shown.described(self._whole)
 
     async def remove_member(self, node: str) -> None:
