@@ -188,9 +188,8 @@ class Changes:
         if self._dice.random() < 0.3:
             shutil.rmtree(process.data, ignore_errors=True)
         running = [self._cluster.node(each) for each in sorted(self.members) if self._cluster.node(each).is_running]
-        through = self._dice.choice(running)
-        if process in self._cluster.nodes[FOUNDERS:] or not (process.data / "cluster.json").exists():
-            self._cluster.let_join(process, through)
+        # A founder, too: who was taken out stays out unless it is started to join.
+        self._cluster.let_join(process, self._dice.choice(running))
         self._cluster.spawn(process)
 
     def _forget(self, node: str) -> None:
