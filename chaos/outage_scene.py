@@ -14,6 +14,7 @@ from typing import Final
 import asyncpg
 
 from chaos.disks import Disk, DiskKind
+from holdfast.backends.postgres.database import TROUBLE
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.cli.demo.process import BrokerProcess
 
@@ -84,7 +85,7 @@ class Scene:
         await asyncio.sleep(dice.uniform(0.5, _LONGEST_S))
         await asyncio.to_thread(self._database_disk.make_room)
         # One that could not write its journal has ended by itself.
-        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):
+        with contextlib.suppress(*TROUBLE):
             async with self.session():
                 return
         await self.server.stop()

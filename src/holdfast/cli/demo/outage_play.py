@@ -197,10 +197,10 @@ class OutagePlay:
 
     async def _look(self) -> None:
         """Count the rows, as somebody with `psql` would."""
-        import asyncpg
+        from holdfast.backends.postgres.database import TROUBLE
 
         while True:
-            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            with contextlib.suppress(*TROUBLE):
                 # It is away, or has just come back; the next look may find it.
                 self._score.rows = await self._counted()
             await asyncio.sleep(_LOOK_S)
@@ -249,5 +249,7 @@ async def _connected(url: str) -> AsyncIterator[asyncpg.Connection]:
     database = await asyncpg.connect(url, timeout=2.0)
     try:
         yield database
-    finally:
         await database.close()
+    finally:
+        # A session that broke in the middle of a query cannot be closed in order.
+        database.terminate()
