@@ -73,8 +73,8 @@ def _change(stage: Stage, dice: random.Random, node: str, what: str) -> bool:
     while not stage.stopping.is_set():
         through = dice.choice(others)
         try:
-            path = f"/v1/cluster/members/{node}/{what}"
-            request(stage.cluster.node(through).http, "POST", path, timeout_s=_ASK_S)
+            address, path = stage.cluster.node(through).http, f"/v1/cluster/members/{node}"
+            request(address, "POST", path, {"change": what}, timeout_s=_ASK_S)
             return True
         except Refused as error:
             if error.code not in _PASSING or time.monotonic() > deadline:
