@@ -147,7 +147,7 @@ def main() -> int:
         loads = tuple(name for name in LOADS if name in (options.load or LOADS))
         troubles = tuple(options.trouble)
         plan = LongPlan(options.seed, options.minutes, options.nodes, options.rate, loads, troubles)
-        return show(plan, options.results, as_json=options.json)
+        return show(plan, options.results, as_json=options.json, records_to=options.records)
     console = Console()
     console.print(f"seed {options.seed}", highlight=False)
     report = Report(options.results, options.seed)

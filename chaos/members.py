@@ -264,9 +264,10 @@ class Changes:
             time.sleep(0.1)
 
     def _restart_those_that_left(self) -> None:
-        """As whatever looks after processes would: one whose disk failed, or that could not start, is started again."""
+        """As whatever looks after processes would; but nobody has a reason to leave here."""
         for node in self._cluster.nodes:
             if node.id in self.members and not node.is_running and node.exit_code not in (None, -signal.SIGKILL):
+                self._scene.stall(f"{node.id} left by itself with {node.exit_code}\n{node.log_tail()}")
                 self._cluster.spawn(node)
 
     def _seen(self) -> list[str]:

@@ -17,11 +17,18 @@ from holdfast.client.records import RecordFile
 
 def write(history: History, directory: Path) -> tuple[Path, Path]:
     """`sent.ndjson` and `received.ndjson` in a directory."""
+    return written(directory, _sent(history), _received(history))
+
+
+def written(directory: Path, sent: Iterable[dict[str, Any]], received: Iterable[dict[str, Any]]) -> tuple[Path, Path]:
+    """Both files with these lines."""
     directory.mkdir(parents=True, exist_ok=True)
-    sent, received = directory / "sent.ndjson", directory / "received.ndjson"
-    _write(sent, _sent(history))
-    _write(received, _received(history))
-    return sent, received
+    paths = directory / "sent.ndjson", directory / "received.ndjson"
+    for path, lines in zip(paths, (sent, received), strict=True):
+        path.unlink(missing_ok=True)
+        with RecordFile(path) as file:
+            file.write(lines)
+    return paths
 
 
 def _sent(history: History) -> Iterator[dict[str, Any]]:
@@ -48,12 +55,6 @@ def _received(history: History) -> Iterator[dict[str, Any]]:
             "partition": seen.place.partition,
             "offset": seen.offset,
         }
-
-
-def _write(path: Path, lines: Iterable[dict[str, Any]]) -> None:
-    path.unlink(missing_ok=True)
-    with RecordFile(path) as file:
-        file.write(lines)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

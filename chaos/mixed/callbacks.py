@@ -39,6 +39,8 @@ class Receiver:
         self.port = 0
         self.stopping = False
         self.skipped: list[str] = []
+        self.repeated: list[str] = []
+        self.strange: list[str] = []
         self.book = ledger.reader(name, "any")
         # By partition: behind everything that came so far without a gap.
         self.next: dict[int, int] = {}
@@ -92,15 +94,21 @@ class Receiver:
             writer.close()
 
     def got(self, line: bytes, last: dict[int, tuple[int, int]]) -> None:
-        kind, _, partition_text, offset_text, _, topic, value = line.split(b"|", 6)
-        assert kind == b"MESSAGE_AT" and topic.decode() == self.topic, line[:80]
-        partition, offset = int(partition_text), int(offset_text)
+        fields = line.split(b"|", 6)
+        if len(fields) < 7 or fields[0] != b"MESSAGE_AT" or fields[5].decode("utf-8", "replace") != self.topic:
+            self.strange.append(f"{self.name}, which receives {self.topic}, got {line[:80]!r}")
+            return
+        partition, offset, value = int(fields[2]), int(fields[3]), fields[6]
         expected = self.next.get(partition, 0)
         if offset > expected:
             self.skipped.append(f"{self.topic}/{partition}: {self.name} got offset {offset} where {expected} is due")
         self.next[partition] = max(expected, offset + 1)
         # Another node may have delivered in between: what follows is another session of this connection.
         session, before = last.get(partition, (0, -1))
+        if offset <= before:
+            self.repeated.append(
+                f"{self.topic}/{partition}: {self.name} got {offset} behind {before} on one connection"
+            )
         if offset != before + 1 or not session:
             self._sessions += 1
             session = self._sessions
@@ -160,11 +168,12 @@ class Callbacks:
         )
 
     def checks(self) -> Mapping[str, Iterator[str]]:
-        return {"callback: passed over": self._skipped(), "did not go on": self._ended_by_themselves()}
-
-    def _skipped(self) -> Iterator[str]:
-        for receiver in self._receivers:
-            yield from receiver.skipped
+        return {
+            "callback: passed over": (each for receiver in self._receivers for each in receiver.skipped),
+            "callback: back on one connection": (each for receiver in self._receivers for each in receiver.repeated),
+            "callback: no message of its topic": (each for receiver in self._receivers for each in receiver.strange),
+            "did not go on": self._ended_by_themselves(),
+        }
 
     def _ended_by_themselves(self) -> Iterator[str]:
         for task in self._tasks:

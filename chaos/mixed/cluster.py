@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -72,8 +73,9 @@ class MixedCluster(ChaosCluster):
 
     def close(self) -> None:
         # A process that waits for a frozen disk cannot be killed.
-        for disk in self.disks:
-            disk.thaw()
-        super().close()
-        for pid in self._pids:
-            forget(pid)
+        with contextlib.ExitStack() as undo:
+            for pid in self._pids:
+                undo.callback(forget, pid)
+            undo.callback(super().close)
+            for disk in self.disks:
+                undo.callback(disk.thaw)

@@ -37,6 +37,7 @@ TROUBLES: Final[Mapping[str, type[Trouble]]] = {
         troubles_disk.StalledDisk,
         troubles_disk.LostDisk,
         troubles_members.LeaveAndJoin,
+        troubles_members.Replace,
         troubles_members.Drain,
     )
 }

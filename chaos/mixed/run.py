@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,6 +18,7 @@ from chaos.checker import Verdict
 from chaos.commands import CannotBreak
 from chaos.history import History, Place
 from chaos.mixed.cluster import MixedCluster
+from chaos.mixed.decided import disagreements
 from chaos.mixed.judge import judge
 from chaos.mixed.ledger import Ledger
 from chaos.mixed.loads import Load
@@ -153,11 +154,13 @@ class _Run:
             for load in self._loads:
                 await load.stop()
             watch.close()
+        differing = await asyncio.to_thread(disagreements, self._cluster)
         watch.read_logs()
         outcome.seconds = time.monotonic() - outcome.began
         outcome.reigns, outcome.recoveries_s = watch.reigns, stage.recoveries_s
         began = time.monotonic()
         outcome.verdict = judge(outcome.ledger)
+        outcome.verdict.add("nodes differ", differing)
         for load in self._loads:
             for kind, details in load.checks().items():
                 outcome.verdict.add(kind, details)
@@ -174,6 +177,8 @@ class _Run:
             if time.monotonic() + episode.health_s > self._ends_at:
                 break
             stage.hold(episode.health_s)
+            if stage.stopping.is_set():
+                return
             self._outcome.episodes += 1
             self._episode(episode)
         stage.hold(max(0.0, self._ends_at - time.monotonic()))
@@ -181,29 +186,28 @@ class _Run:
     def _episode(self, episode: Episode) -> None:
         stage = self._stage
         name = f"episode {episode.number} ({episode.name})"
-        threads = [
-            threading.Thread(target=self._act, args=(act, name), name=f"chaos {act.name}") for act in episode.acts
-        ]
-        for thread in threads:
-            thread.start()
-        if must_go_on(episode.acts, self._kinds, self._plan.nodes):
-            # What was acknowledged before the last of them had begun says nothing.
-            stage.hold(max(act.after_s for act in episode.acts) + _BEGUN_S)
-            stage.must_go_on(name)
-        for thread in threads:
-            thread.join()
+        must = must_go_on(episode.acts, self._kinds, self._plan.nodes)
+        if must:
+            stage.will_ask()
+        with ThreadPoolExecutor(len(episode.acts), "chaos") as threads:
+            acts = {act.name: threads.submit(self._act, act) for act in episode.acts}
+            if must:
+                # What was acknowledged before the last of them had begun says nothing.
+                stage.hold(max(act.after_s for act in episode.acts) + _BEGUN_S)
+                stage.must_go_on(name)
+        for act_name, act in acts.items():
+            if (error := act.exception()) is not None:
+                stage.stall(f"{act_name} in {name}: {error!r}")
+                stage.note("".join(traceback.format_exception(error)))
         try:
             stage.heal(name)
         except (ClusterFailed, CannotBreak) as error:
             stage.stall(f"cannot be mended after {name}: {error}")
 
-    def _act(self, act: Act, name: str) -> None:
+    def _act(self, act: Act) -> None:
         self._stage.hold(act.after_s)
-        try:
+        if not self._stage.stopping.is_set():
             self._kinds[act.name]().run(self._stage, random.Random(act.seed), act.lasts_s)
-        except (ClusterFailed, CannotBreak, OSError) as error:
-            self._stage.stall(f"{act.name} in {name}: {error!r}")
-            self._stage.note(traceback.format_exc())
 
     # --- the end ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from chaos.commands import CannotBreak
-from chaos.mixed import picture
+from chaos.mixed import picture, records
 from chaos.mixed.judge import gap_list
 from chaos.mixed.run import Now, Outcome, Plan, run
 from holdfast.testing import ClusterFailed
@@ -20,7 +20,7 @@ from holdfast.testing import ClusterFailed
 _EVERY_S = 10.0
 
 
-def show(plan: Plan, results: Path, *, as_json: bool) -> int:
+def show(plan: Plan, results: Path, *, as_json: bool, records_to: Path | None = None) -> int:
     """Run it; 0 where everything held, 1 where something did not, 2 where nothing could be run."""
     console = Console(stderr=as_json)
     console.print(f"seed {plan.seed}", highlight=False)
@@ -43,6 +43,8 @@ def show(plan: Plan, results: Path, *, as_json: bool) -> int:
         console.print(table(outcome))
     for name, reason in outcome.skipped.items():
         console.print(f"not done: {name}: {reason}", markup=False, highlight=False)
+    if records_to is not None:
+        records.write(outcome.ledger, records_to / str(plan.seed), time.time() - time.monotonic())
     (directory / "notes.txt").write_text("\n".join(outcome.notes) + "\n", "utf-8")
     if not outcome.verdict.is_clean:
         for each in outcome.verdict.examples:

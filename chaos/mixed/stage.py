@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +22,18 @@ from holdfast.testing.asking import ask
 GOES_ON_S: Final = 45.0
 HEALS_S: Final = 90.0
 _POLL_S: Final = 0.05
+# What was under way when a trouble began may still be answered.
+_PROGRESS: Final = 5
 # What takes longer is worth a note.
 _SLOW_S: Final = 5.0
 _RESTART_S: Final = 2.0
+_ENDED_BY_US: Final = (None, 0, -signal.SIGKILL)
+
+
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
 
 
 @dataclass(slots=True)
@@ -53,6 +63,8 @@ class Stage:
     may_leave: set[str] = field(default_factory=set)
     _started_at: dict[str, float] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    # Not set while it is asked whether publishing goes on under the troubles there are.
+    _answered: threading.Event = field(default_factory=_set_event)
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def note(self, text: str) -> None:
@@ -113,8 +125,14 @@ class Stage:
         return sorted({bar.name for bar in self.bars if not bar.ended})
 
     def hold(self, seconds: float) -> None:
-        """How long a trouble lasts is part of it; when the run is broken off, so is this."""
+        """Leave things as they are for a while; when the run is broken off, so is this."""
         self.stopping.wait(seconds)
+
+    def last(self, seconds: float) -> None:
+        """How long a trouble lasts is part of it: until it is known, too, whether publishing goes on under it."""
+        self.hold(seconds)
+        while not self.stopping.is_set() and not self._answered.wait(_POLL_S):
+            pass
 
     def wait(self, what: str, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Until something that must happen has; a stall where it does not."""
@@ -132,14 +150,21 @@ class Stage:
             self.note(f"it took {took_s:.1f} s: {what}")
         return True
 
+    def will_ask(self) -> None:
+        """From now on troubles last until `must_go_on` has its answer."""
+        self._answered.clear()
+
     def must_go_on(self, during: str) -> None:
         """A majority is well and hears each other, so whoever may use any node gets something through."""
         before = sum(load.progress() for load in self.loads)
-        self.wait(
-            f"an acknowledgement during {during}",
-            lambda: sum(load.progress() for load in self.loads) >= before + 5,
-            GOES_ON_S,
-        )
+        try:
+            self.wait(
+                f"an acknowledgement during {during}",
+                lambda: sum(load.progress() for load in self.loads) >= before + _PROGRESS,
+                GOES_ON_S,
+            )
+        finally:
+            self._answered.set()
 
     # --- mending -------------------------------------------------------------------------------------
 
@@ -163,26 +188,32 @@ class Stage:
             if node.is_paused:
                 node.resume()
             if not node.is_running:
-                if node.exit_code not in (None, -9) and node.id not in self.may_leave:
-                    self.stall(f"{node.id} left by itself with {node.exit_code} during {after}\n{node.log_tail()}")
+                self.must_have_reason(node.id, after)
                 self.spawn(node.id)
-        self.may_leave.clear()
         for node in cluster.nodes:
-            self.wait(f"{node.id} is ready after {after}", partial(self._is_ready, node.id))
+            self.wait(f"{node.id} is ready after {after}", partial(self._is_ready, node.id, after))
+        self.may_leave.clear()
         for load in self.loads:
             self.wait(f"{load.name} makes progress everywhere after {after}", load.begin_waiting())
         self.recoveries_s.append(time.monotonic() - began)
+
+    def must_have_reason(self, node: str, during: str) -> None:
+        """A node that is not there was killed by a trouble, stopped in order, or had a disk that failed."""
+        process = self.cluster.node(node)
+        if process.exit_code not in _ENDED_BY_US and node not in self.may_leave:
+            self.stall(f"{node} left by itself with {process.exit_code} during {during}\n{process.log_tail()}")
 
     def groups(self, node: str) -> list[dict[str, Any]]:
         """Every group as a node sees it; nothing where it does not answer."""
         answer = ask(self.cluster.node(node).http, "/v1/cluster/groups")
         return list(answer.content["groups"]) if answer.status == 200 else []
 
-    def _is_ready(self, node: str) -> bool:
+    def _is_ready(self, node: str, after: str) -> bool:
         """Whether it serves; one that has left is started again now and then, as whoever looks after it would."""
         now = time.monotonic()
         if not self.cluster.node(node).is_running and now - self._started_at.get(node, 0.0) > _RESTART_S:
             self._started_at[node] = now
+            self.must_have_reason(node, after)
             self.note(f"{node} left with {self.cluster.node(node).exit_code}, and is started again")
             self.spawn(node)
         return self.cluster.is_ready(node)

@@ -44,7 +44,7 @@ class KillLeader(Trouble):
     def run(self, stage: Stage, dice: random.Random, lasts_s: float) -> None:
         with stage.hurting(dice, 1, stage.leader(dice)) as nodes, stage.bar(self.name, _list(nodes)):
             stage.cluster.kill(*nodes)
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             stage.spawn(*nodes)
 
 
@@ -58,7 +58,7 @@ class KillMajority(Trouble):
         majority = len(stage.nodes) // 2 + 1
         with stage.hurting(dice, majority) as nodes, stage.bar(self.name, _list(nodes)):
             stage.cluster.kill(*nodes)
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             stage.spawn(*nodes)
 
 
@@ -132,7 +132,7 @@ class ClockJump(Trouble):
         with stage.bar(self.name, said):
             for node, seconds in ahead_s.items():
                 stage.cluster.clock(node).set(seconds)
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             for node in nodes:
                 stage.cluster.clock(node).set(0)
 
@@ -140,7 +140,7 @@ class ClockJump(Trouble):
 def _pause(stage: Stage, nodes: list[str], lasts_s: float) -> None:
     running = [node for node in nodes if stage.cluster.node(node).is_running]
     stage.cluster.pause(*running) if running else None
-    stage.hold(lasts_s)
+    stage.last(lasts_s)
     stage.cluster.resume(*running) if running else None
 
 

@@ -19,7 +19,7 @@ class PowerLoss(Trouble):
     def run(self, stage: Stage, dice: random.Random, lasts_s: float) -> None:
         with stage.hurting(dice, 1, stage.leader(dice)) as nodes, stage.bar(self.name, ", ".join(nodes)):
             _cut_power(stage, dice, nodes)
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             _power_on(stage, nodes)
 
 
@@ -47,7 +47,7 @@ class FullDisk(Trouble):
             with stage.bar(self.name, ", ".join(sorted(nodes))):
                 for node in nodes:
                     stage.cluster.disk(node).fill()
-                stage.hold(lasts_s)
+                stage.last(lasts_s)
                 for node in nodes:
                     stage.cluster.disk(node).make_room()
             stage.spawn(*nodes)
@@ -68,7 +68,7 @@ class FailingSync(Trouble):
             for node in nodes:
                 if stage.cluster.node(node).is_running:
                     stage.cluster.fail_syncs(node)
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             # A node that had nothing to sync meanwhile knows nothing of it; one that had must have left.
             stage.cluster.kill(*nodes)
             stage.cluster.stop_tracing()
@@ -89,7 +89,7 @@ class StalledDisk(Trouble):
         with stage.hurting(dice, count, stage.leader(dice)) as nodes, stage.bar(self.name, ", ".join(sorted(nodes))):
             for node in nodes:
                 stage.cluster.disk(node).freeze()
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             for node in nodes:
                 stage.cluster.disk(node).thaw()
 
@@ -110,7 +110,7 @@ class LostDisk(Trouble):
             stage.cluster.kill(*nodes)
             for node in nodes:
                 wipe(stage.cluster.node(node).data)
-            stage.hold(min(lasts_s, 2.0))
+            stage.last(min(lasts_s, 2.0))
             stage.spawn(*nodes)
             stage.wait(f"{nodes[0]}, whose disk was lost, votes again", partial(_is_back, stage, nodes[0]))
 

@@ -27,6 +27,8 @@ _PASSING = frozenset(
     }
 )
 _ASK_S = 10.0
+# One is outside, one is lost, and the rest is still a majority.
+_REPLACE_NODES_MIN = 4
 
 
 class LeaveAndJoin(Trouble):
@@ -45,10 +47,39 @@ class LeaveAndJoin(Trouble):
                 stage.cluster.kill(node)
                 if dice.random() < 0.5:
                     wipe(stage.cluster.node(node).data)
-                stage.hold(lasts_s)
-                stage.cluster.let_join(node, dice.choice([other for other in stage.nodes if other != node]))
-                stage.spawn(node)
+                stage.last(lasts_s)
+                _start_to_join(stage, dice, node, nodes)
                 stage.wait(f"{node} has joined and votes everywhere", partial(_is_member, stage, node))
+
+
+class Replace(Trouble):
+    """A member is lost for good, and one from outside takes its place; then it joins again, with an empty disk."""
+
+    name = "replace"
+    layer = "nodes"
+    hurts = 2
+    alone = True
+
+    def run(self, stage: Stage, dice: random.Random, lasts_s: float) -> None:
+        if len(stage.nodes) < _REPLACE_NODES_MIN:
+            stage.note(f"nobody is replaced among {len(stage.nodes)} nodes: the rest would be no majority")
+            return
+        with stage.hurting(dice, 2, stage.leader(dice)) as nodes, stage.bar(self.name, " by ".join(nodes)):
+            lost, spare = nodes
+            if not _change(stage, dice, spare, "remove"):
+                return
+            stage.wait(f"{spare} has left", partial(_is_gone, stage, spare))
+            stage.cluster.kill(spare, lost)
+            _start_to_join(stage, dice, spare, nodes)
+            stage.wait(f"{spare} is known", partial(_is_known, stage, spare))
+            if not _change(stage, dice, lost, "replace", by=spare):
+                return
+            stage.last(lasts_s)
+            stage.wait(f"{spare} votes everywhere", partial(_is_member, stage, spare))
+            stage.wait(f"{lost}, replaced, has left", partial(_is_gone, stage, lost))
+            wipe(stage.cluster.node(lost).data)
+            _start_to_join(stage, dice, lost, nodes)
+            stage.wait(f"{lost} has joined and votes everywhere", partial(_is_member, stage, lost))
 
 
 class Drain(Trouble):
@@ -62,11 +93,16 @@ class Drain(Trouble):
         with stage.hurting(dice, 1, stage.leader(dice)) as nodes, stage.bar(self.name, ", ".join(nodes)):
             for node in nodes:
                 if _change(stage, dice, node, "drain"):
-                    stage.hold(lasts_s)
+                    stage.last(lasts_s)
                     _change(stage, dice, node, "undrain")
 
 
-def _change(stage: Stage, dice: random.Random, node: str, what: str) -> bool:
+def _start_to_join(stage: Stage, dice: random.Random, node: str, but: list[str]) -> None:
+    stage.cluster.let_join(node, dice.choice([other for other in stage.nodes if other not in but]))
+    stage.spawn(node)
+
+
+def _change(stage: Stage, dice: random.Random, node: str, what: str, **fields: str) -> bool:
     """Ask for a change until it is taken, through whoever of the others answers."""
     deadline = time.monotonic() + stage.heals_s
     others = [other for other in stage.nodes if other != node]
@@ -74,7 +110,7 @@ def _change(stage: Stage, dice: random.Random, node: str, what: str) -> bool:
         through = dice.choice(others)
         try:
             address, path = stage.cluster.node(through).http, f"/v1/cluster/members/{node}"
-            request(address, "POST", path, {"change": what}, timeout_s=_ASK_S)
+            request(address, "POST", path, {"change": what, **fields}, timeout_s=_ASK_S)
             return True
         except Refused as error:
             if error.code not in _PASSING or time.monotonic() > deadline:
@@ -102,9 +138,16 @@ def _is_gone(stage: Stage, node: str) -> bool:
     return False
 
 
+def _is_known(stage: Stage, node: str) -> bool:
+    """Whether it was decided that it joins."""
+    views = _views(stage, node)
+    return any(each["node"] == node and each["state"] != "removed" for view in views for each in view["members"])
+
+
 def _is_member(stage: Stage, node: str) -> bool:
     process = stage.cluster.node(node)
     if not process.is_running:
+        stage.must_have_reason(node, "its joining")
         stage.spawn(node)
         return False
     # One that hears first that it was taken out, and then that it may join, is started once more, as people would.

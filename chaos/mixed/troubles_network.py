@@ -15,7 +15,7 @@ class _Partition(Trouble):
     def run(self, stage: Stage, dice: random.Random, lasts_s: float) -> None:
         detail = self._cut(stage, dice)
         with stage.bar(self.name, detail):
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             stage.cluster.wires.heal()
 
     def _cut(self, stage: Stage, dice: random.Random) -> str:
@@ -105,7 +105,7 @@ class _Slow(Trouble):
         stage.cluster.wires.slow_down(ways, delay_ms=100, jitter_ms=50, loss=0.05, seed=dice.randrange(1 << 32))
         count = len(stage.nodes)
         with stage.bar(self.name, f"{len(ways)} of {count * (count - 1)} ways, 100 ± 50 ms, 5 % lost"):
-            stage.hold(lasts_s)
+            stage.last(lasts_s)
             stage.cluster.wires.speed_up()
 
     def _ways(self, stage: Stage, dice: random.Random) -> list[Way]:

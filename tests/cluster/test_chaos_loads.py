@@ -59,8 +59,16 @@ def test_receiver_notices_what_is_passed_over_and_takes_what_comes_again() -> No
     ledger.producer("p", "orders")
     receiver = Receiver("r", "orders", ledger, random.Random(1), "127.0.0.1")
     last: dict[int, tuple[int, int]] = {}
-    for offset in (0, 1, 2, 1, 2, 3):
-        receiver.got(b"MESSAGE_AT|7|0|%d||orders|p/%d xx|x" % (offset, offset), last)
+    for connection in ((0, 1, 2), (1, 2, 3)):
+        last.clear()
+        for offset in connection:
+            receiver.got(b"MESSAGE_AT|7|0|%d||orders|p/%d xx|x" % (offset, offset), last)
     assert receiver.skipped == [] and receiver.next == {0: 4} and len(receiver.book) == 6
+    assert receiver.repeated == receiver.strange == []
+    receiver.got(b"MESSAGE_AT|7|0|3||orders|p/3 x", last)
+    assert receiver.repeated == ["orders/0: r got 3 behind 3 on one connection"]
+    for line in (b"MESSAGE_AT|7|0|4||others|p/4 x", b"MESSAGE|orders|x", b""):
+        receiver.got(line, last)
+    assert len(receiver.strange) == 3 and receiver.next == {0: 4}
     receiver.got(b"MESSAGE_AT|7|0|5||orders|p/5 x", last)
     assert receiver.skipped == ["orders/0: r got offset 5 where 4 is due"]
