@@ -64,6 +64,18 @@ def test_body_without_length_is_cut_off_at_the_limit(tmp_path: Path) -> None:
         assert response_on(raw).status == 200, "the connection is still good"
 
 
+def test_request_for_another_protocol_is_answered_as_it_is_unless_its_body_would_be_lost(server: Server) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    with connect(server) as raw:
+        for _ in range(2):
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
+            assert response_on(raw).status == 200
+        raw.sendall(HEAD + upgrade + b"Content-Length: 2\r\n\r\n{}")
+        refused = response_on(raw)
+        assert (refused.status, refused.code) == (400, "bad_http") and "Upgrade" in refused.message
+        assert closed_by_server(raw)
+
+
 def test_body_at_the_limit_is_taken(tmp_path: Path) -> None:
     body = json.dumps({"messages": [{"value": "x" * 900}]}).encode()
     with serving(tmp_path / "data", body_bytes_max=len(body)) as server:
