@@ -213,6 +213,22 @@ def test_answer_that_nobody_takes_is_dropped(tmp_path: Path, monkeypatch: pytest
         raw.close()
 
 
+def test_client_that_takes_no_answers_gets_no_more_of_them_into_memory(server: Server) -> None:
+    queue = server.call("POST", "/create_queue", {}).json["queue_id"]
+    server.call("POST", "/append", {"queue_id": queue, "value": "x" * 500_000})
+    body = json.dumps({"queue_id": queue, "client_id": "w", "request_id": "r:1"}).encode()
+    head = b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with connect(server) as raw:
+        for _ in range(60):
+            raw.sendall(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            time.sleep(0.01)  # each comes in one piece, as from a client that waits
+        waiting = [each.transport.get_write_buffer_size() for each in server.frontend._listening._connections()]
+        assert sum(waiting) < 3_000_000
+        taken = 0
+        while taken < 60 * 500_000:
+            taken += len(raw.recv(1_000_000))
+
+
 # --- connections ----------------------------------------------------------------------------------------
 
 

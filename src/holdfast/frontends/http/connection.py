@@ -130,6 +130,8 @@ class Connection(HttpToolsProtocol):
         return self._is_between and (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
     def _take(self, call: ShortCall, data: bytes) -> bool:
+        if self.flow.write_paused:
+            return False  # answers are not taken: the general way waits until they are
         body = self._short_way.body_of(data)
         if body is None:
             return False
