@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.backup.format import PART_SUFFIX, StoredFile, TopicBackup, file_name
+from holdfast.backup.format import FILE_BYTES_MAX, PART_SUFFIX, StoredFile, TopicBackup, file_name
 from holdfast.model.errors import BackupDamaged, BadBatch, DiskFull, HoldfastError, StorageFailed
 from holdfast.storage.durable import sync_directory, sync_file
 from holdfast.wire import record_batch
@@ -93,10 +94,12 @@ class ChunkWriter:
             self._path.unlink(missing_ok=True)
 
 
-def read_whole(root: Path, topic: TopicBackup, partition: int, first: int, epoch: int) -> tuple[StoredFile, int]:
+def read_whole(
+    root: Path, topic: TopicBackup, partition: int, first: int, epoch: int, bytes_max: int = FILE_BYTES_MAX
+) -> tuple[StoredFile, int]:
     """A file that has its name, described; and the last leader's epoch. Raises `BackupDamaged`."""
     name = file_name(topic, partition, first)
-    data = read_bytes(root, name)
+    data = read_bytes(root, name, bytes_max)
     try:
         row = checked_row(data, first, epoch)
     except BadBatch as error:
@@ -107,12 +110,17 @@ def read_whole(root: Path, topic: TopicBackup, partition: int, first: int, epoch
     return described, row.epoch
 
 
-def read_bytes(root: Path, name: str) -> bytes:
-    """Raises `BackupDamaged` for a file that is missing or cannot be read."""
+def read_bytes(root: Path, name: str, bytes_max: int) -> bytes:
+    """Raises `BackupDamaged` for a file that is missing, cannot be read or is larger than it may be."""
     try:
         return (root / name).read_bytes()
     except OSError as error:
         raise BackupDamaged(f"{name}: {os.strerror(error.errno or 0)}") from error
+        there = (root / name).stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise BackupDamaged(f"{name}: this is no file")
+        if there.st_size > bytes_max:
+            raise BackupDamaged(f"{name}: it has {there.st_size} bytes, and at most {bytes_max} belong there")
 
 
 def as_disk_error(root: Path, error: OSError) -> HoldfastError:

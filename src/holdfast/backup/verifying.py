@@ -105,7 +105,7 @@ def _look_at_file(
 ) -> int:
     verified.bytes += file.bytes
     try:
-        there, epoch = read_whole(directory, topic, partition.partition, file.first, epoch)
+        there, epoch = read_whole(directory, topic, partition.partition, file.first, epoch, file.bytes)
     except BackupDamaged as error:
         verified.findings.append(Finding(file.file, error.message.removeprefix(f"{file.file}: ")))
         return epoch
