@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from holdfast.backup import chunks, keeping, planning
 from holdfast.backup import format as backup_format
-from holdfast.backup import keeping, planning
 from holdfast.backup.format import Manifest
 from holdfast.client import Client, connect
 from holdfast.client.api import Api
@@ -26,6 +26,7 @@ from holdfast.model.cluster import ClusterDescription
 from holdfast.model.errors import BackupDamaged, BackupUnusable, DiskFull, NotSupported, RemoteError
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import CursorDescription, CursorPosition
+from holdfast.storage import directory, durable
 from tests.backup.brokers import (
     EVENTS,
     address,
@@ -290,6 +291,24 @@ async def test_subscription_whose_place_is_not_in_the_backup_is_not_in_it_either
     assert paired(hooks=[hook]).subscriptions == []
     assert paired(cursor, elsewhere, hooks=[]).cursors == []
     assert (both := paired(elsewhere, hooks=[hook])).cursors == [elsewhere] and both.subscriptions == [hook]
+
+
+async def test_directories_are_on_the_disk_before_the_backup_is_called_done(
+    broker: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+
+    def sync_directory(path: Path) -> None:
+        synced.add(path)
+        durable.sync_directory(path)
+
+    for module in (chunks, backup_format, directory):
+        monkeypatch.setattr(module, "sync_directory", sync_directory)
+    await broker.publish("orders", "x")
+    backup = tmp_path / "deep" / "backup"
+    await create(broker, backup)
+    made = {each for each in (tmp_path / "deep").rglob("*") if each.is_dir()}
+    assert len(made) == 4 and synced >= {each.parent for each in made} | {tmp_path}
 
 
 # --- damage ------------------------------------------------------------------------------------------------------

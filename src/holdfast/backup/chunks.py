@@ -56,7 +56,7 @@ class ChunkWriter:
         self._path = root / (self._name + PART_SUFFIX)
         self._sum = hashlib.sha256()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)  # `finish` has their names synced
             self._file = self._path.open("w+b")
         except OSError as error:
             raise as_disk_error(root, error) from error
@@ -71,13 +71,16 @@ class ChunkWriter:
         self.end = row.end
 
     def finish(self) -> StoredFile:
-        """Durable on return, name included."""
+        """Durable on return, with its name and those of the directories it is in."""
         try:
             self._file.flush()
             sync_file(self._file.fileno())
             self._file.close()
             self._path.rename(self._root / self._name)
-            sync_directory(self._path.parent)
+            for directory in (self._path.parent, *self._path.parent.parents):
+                sync_directory(directory)
+                if directory == self._root:
+                    break
         except OSError as error:
             raise as_disk_error(self._root, error) from error
         return StoredFile(
@@ -113,14 +116,14 @@ def read_whole(
 def read_bytes(root: Path, name: str, bytes_max: int) -> bytes:
     """Raises `BackupDamaged` for a file that is missing, cannot be read or is larger than it may be."""
     try:
-        return (root / name).read_bytes()
-    except OSError as error:
-        raise BackupDamaged(f"{name}: {os.strerror(error.errno or 0)}") from error
         there = (root / name).stat()
         if not stat.S_ISREG(there.st_mode):
             raise BackupDamaged(f"{name}: this is no file")
         if there.st_size > bytes_max:
             raise BackupDamaged(f"{name}: it has {there.st_size} bytes, and at most {bytes_max} belong there")
+        return (root / name).read_bytes()
+    except OSError as error:
+        raise BackupDamaged(f"{name}: {os.strerror(error.errno or 0)}") from error
 
 
 def as_disk_error(root: Path, error: OSError) -> HoldfastError:

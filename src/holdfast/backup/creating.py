@@ -45,6 +45,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.limits import MIB
+from holdfast.storage.directory import make_directory
 from holdfast.wire import record_batch
 
 T = TypeVar("T")
@@ -109,7 +110,7 @@ async def create(
 def _held(directory: Path) -> Iterator[None]:
     """For one process at a time."""
     with _disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
