@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
+from holdfast.cli.reading import Reader
+from holdfast.model.errors import RemoteError
 from tests.cli.program import Broker, free_port, holdfast, numbered, until
 
 
@@ -196,3 +198,26 @@ def test_wrong_input_is_a_clear_sentence(arguments: tuple[str, ...], said: str) 
 def test_bad_topic_name_is_told_with_its_code(broker: Broker) -> None:
     ended = broker.run("publish", "a b", "x")
     assert ended.code == 1 and "[bad_topic]" in ended.err
+
+
+class _WithoutMajority:
+    """A subscription whose brokers miss their majority for longer than the client tries."""
+
+    def __init__(self, code: str) -> None:
+        self.tries = 0
+        self._code = code
+
+    async def take(self, messages_max: int, timeout_s: float | None) -> list[object]:
+        self.tries += 1
+        if self.tries < 3:
+            raise RemoteError(self._code, "n2 and n3 are missing", 503)
+        return []
+
+
+async def test_subscriber_waits_for_a_majority_as_for_a_broker() -> None:
+    away = _WithoutMajority("no_quorum")
+    await Reader("orders", None, count=1, timeout_s=None, as_json=False)._print_some(away)  # type: ignore[arg-type]
+    assert away.tries == 3
+    removed = _WithoutMajority("node_removed")
+    with pytest.raises(RemoteError):
+        await Reader("orders", None, count=1, timeout_s=None, as_json=False)._print_some(removed)  # type: ignore[arg-type]

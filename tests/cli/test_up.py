@@ -99,6 +99,25 @@ def test_node_that_dies_comes_back_by_itself(tmp_path: Path, base_port: int) -> 
         assert cluster.running.end(signal.SIGTERM).code == 0
 
 
+def test_node_that_was_removed_stays_out_and_the_others_start_without_it(tmp_path: Path, base_port: int) -> None:
+    with up(tmp_path, base_port) as cluster:
+        nodes = cluster.nodes()
+        servers = ",".join(node["http"] for node in nodes[1:])
+        removed = holdfast("cluster", "remove", "n1", "--server", servers)
+        assert removed.code == 0, removed
+        cluster.line_with("n1 removed")
+        until(lambda: [node["id"] for node in cluster.nodes()] == ["n2", "n3"], "the ready file has the others")
+        os.kill(nodes[0]["pid"], signal.SIGKILL)
+        until(lambda: not is_alive(nodes[0]["pid"]), "it is gone")
+        ended = cluster.running.end(signal.SIGINT)
+    assert ended.code == 0 and "starts again" not in ended.text, ended
+
+    with up(tmp_path, None) as cluster:
+        assert [node["http"] for node in cluster.nodes()] == [node["http"] for node in nodes[1:]]
+        cluster.line_with("n1 removed")
+        assert cluster.running.end(signal.SIGTERM).code == 0
+
+
 def test_without_restart_a_dead_node_stays_away(tmp_path: Path, base_port: int) -> None:
     with up(tmp_path, base_port, "--no-restart", "--json", nodes=1) as cluster:
         started = json.loads(cluster.line_with('"up"'))

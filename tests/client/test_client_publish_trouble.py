@@ -91,6 +91,34 @@ async def test_message_without_an_id_is_not_sent_again_after_a_failed_sync() -> 
     assert len(batches_of(server)) == 1
 
 
+async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -> None:
+    """Whatever the last answer promises: an earlier try was not answered, and may still be stored."""
+    never_heard_of = Script((503, error("no_quorum")), "hang up", *[(503, error("no_quorum"))] * 1000)
+    async with ScriptedServer(never_heard_of).running() as server, connect(server.address, timeout_s=0.4) as broker:
+        with pytest.raises(ConnectionLost, match=r"no_quorum: the script.*may be stored or not.*id is mine") as caught:
+            await broker.publish("orders", b"v", id="mine")
+    refused = Script(*[(503, error("no_quorum"))] * 1000)
+    async with ScriptedServer(refused).running() as server, connect(server.address, timeout_s=0.4) as broker:
+        with pytest.raises(RemoteError) as certain:
+            await broker.publish("orders", b"v")
+    assert (caught.value.code, certain.value.code) == ("connection_lost", "no_quorum")
+
+
+async def test_broker_that_was_taken_out_is_passed_over_silently_and_alone_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    removed = Script(*[(503, error("node_removed"))] * 1000)
+    async with ScriptedServer(removed).running() as out, ScriptedServer(Script()).running() as server:
+        async with connect(f"{out.address},{server.address}") as broker:
+            assert (await broker.publish("orders", b"v")).offset == 0
+        assert "node_removed" not in caplog.text
+        started = time.monotonic()
+        async with connect(out.address) as broker:
+            with pytest.raises(RemoteError) as caught:
+                await broker.publish("orders", b"v")
+    assert caught.value.code == "node_removed" and time.monotonic() - started < 5
+
+
 async def test_a_refusal_is_raised_with_the_brokers_code_and_not_retried() -> None:
     async with (
         ScriptedServer(Script((404, error("topic_not_found")))).running() as server,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("node", "state", "role", "term", "leads", "lag", "text", "http", "peer")
 _NUMBERS: Final = ("term", "leads", "lag", "pid", "protocol", "level")
 _ROLES: Final = {"leader": "control leader", "trial": "without leader", "candidate": "without leader"}
-_COLOURS: Final = {"up": "green", "starting": "yellow", "no answer": "yellow"}
+_COLOURS: Final = {"up": "green", "starting": "yellow", "no answer": "yellow", "removed": "dim"}
 
 
 def table(*more: str) -> Table:

@@ -17,8 +17,10 @@ import msgspec
 
 from holdfast.cli import output, recording
 from holdfast.client import connect
+from holdfast.client.limits import RETRIED_STATUSES
 from holdfast.client.records import received_line
-from holdfast.model.errors import ConnectionLost
+from holdfast.model.errors import ConnectionLost, RemoteError
+from holdfast.model.member_errors import NodeRemoved
 
 if TYPE_CHECKING:
     from holdfast.client import Message, Subscription
@@ -82,9 +84,9 @@ class Reader:
                 if self._count is None and not self._as_json and self._records is None:
                     return await self._print_batch(subscription)
                 return await self._print_messages(subscription)
-            except ConnectionLost:
+            except (ConnectionLost, RemoteError) as error:
                 # The client has tried for a while; somebody who follows a topic wants to go on.
-                if self._timeout_s is not None:
+                if self._timeout_s is not None or not _may_pass(error):
                     raise
 
     async def _print_batch(self, subscription: Subscription) -> bool:
@@ -115,6 +117,13 @@ class Reader:
     def _received(self, message: Message) -> dict[str, Any]:
         place = {"partition": message.partition, "offset": message.offset}
         return received_line(self._topic, message.id, self._server, self._receiver, **place)
+
+
+def _may_pass(error: ConnectionLost | RemoteError) -> bool:
+    """Whether a broker is away, or the others are whom it needs; one that was taken out stays out."""
+    if isinstance(error, RemoteError):
+        return error.http_status in RETRIED_STATUSES and error.code != NodeRemoved.code
+    return True
 
 
 def _write(data: bytes) -> None:

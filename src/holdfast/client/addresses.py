@@ -82,6 +82,9 @@ class Addresses:
         self._addresses = addresses
         self._turn = 0
         self._away_since: dict[Address, float] = {}
+        # Who said that it was taken out of its cluster, and which codes were logged since the last answer without one.
+        self._removed: set[Address] = set()
+        self._told: set[str] = set()
 
     def __str__(self) -> str:
         return ",".join(map(str, self._addresses))
@@ -100,6 +103,26 @@ class Addresses:
         """It answers, but cannot do now what it was asked for: another one may."""
         if address == self.preferred():
             self._turn = (self._turn + 1) % len(self._addresses)
+
+    @property
+    def all_removed(self) -> bool:
+        """Whether every one of them has said that it was taken out of its cluster: none will answer by waiting."""
+        return len(self._removed) == len(set(self._addresses))
+
+    def is_news(self, code: str) -> bool:
+        """Whether a broker that cannot just now says so for the first time, for whichever call."""
+        is_news = code not in self._told
+        self._told.add(code)
+        return is_news
+
+    def answered(self, address: Address, code: str | None) -> None:
+        """With this code of an error, or without one."""
+        if code is None:
+            self._told.clear()
+        if code == "node_removed":
+            self._removed.add(address)
+        else:
+            self._removed.discard(address)
 
     def worked(self, address: Address) -> None:
         since = self._away_since.pop(address, None)

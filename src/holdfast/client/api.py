@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from holdfast.client.addresses import Addresses
 from holdfast.client.connection import BATCHES, Request, Response
 from holdfast.client.descriptions import BatchResults, BrokerInfo, CursorList, OffsetAnswer, TopicList
 from holdfast.client.errors import OutcomeUnknown
@@ -47,6 +48,10 @@ class Api:
     def __init__(self, pool: Pool, timeout_s: float) -> None:
         self._pool = pool
         self.timeout_s = timeout_s
+
+    @property
+    def addresses(self) -> Addresses:
+        return self._pool.addresses
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -96,7 +101,7 @@ class Api:
     ) -> BatchPublished:
         """Store one record batch; it is stored whole or not at all."""
         path = f"{_topic_path(to.topic)}/partitions/{to.number}/batches"
-        response = await call(self._pool, Request("POST", path, batch, BATCHES), budget_s, resend=resend)
+        response = await call(self._pool, Request("POST", path, batch, BATCHES), budget_s, resend=resend, stores=True)
         return _decoded(response, BatchResults).results[0]
 
     async def offset_at(self, topic: str, partition: int, timestamp: Place) -> Offset:

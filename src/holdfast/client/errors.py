@@ -36,6 +36,13 @@ class OutcomeUnknown(ConnectionLost):
     code = "outcome_unknown"
 
 
+class MaybeStored(ConnectionLost):
+    """The time was over behind a publish of which a try may have arrived: it is stored, or it is not.
+
+    Publishes with ids end here: whoever sends one again with the same id has it stored once.
+    """
+
+
 class PublishManyLost(ConnectionLost):
     """`publish_many` lost the broker half way; `results` says which messages are stored for certain.
 
@@ -46,7 +53,7 @@ class PublishManyLost(ConnectionLost):
         super().__init__(_half_way(cause, results))
         self.__cause__ = cause
         self.code = cause.code  # type: ignore[misc]
-        self.outcome_unknown = isinstance(cause, OutcomeUnknown)
+        self.outcome_unknown = isinstance(cause, OutcomeUnknown | MaybeStored)
         self.results = results
 
 

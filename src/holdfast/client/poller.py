@@ -98,7 +98,7 @@ class Poller:
             except AttemptFailed as lost:
                 failure = lost
             if patience is None:
-                patience = Patience(f"reading {self._partition}", self._api.timeout_s)
+                patience = Patience(f"reading {self._partition}", self._api.timeout_s, self._pool.addresses)
             await patience.failed(failure)
 
     def _checked(self, response: Response) -> list[memoryview]:

@@ -45,7 +45,9 @@ class Pool:
             finally:
                 self._give_back(connection)
             self.addresses.worked(connection.address)
-            if response.status in RETRIED_STATUSES or (response.status >= 400 and is_foreign(error_body(response))):
+            error = error_body(response) if response.status >= 400 else None
+            self.addresses.answered(connection.address, None if error is None else error.code)
+            if response.status in RETRIED_STATUSES or (error is not None and is_foreign(error)):
                 self.addresses.pass_over(connection.address)
             return response
         finally:

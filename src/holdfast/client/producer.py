@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.client.api import Api
 from holdfast.client.bulk import BulkJob, Piece, encoded, partition_pieces, plain_pieces, shared
 from holdfast.client.encoding import Headers, IdMaker, Value, new_message
+from holdfast.client.errors import MaybeStored
 from holdfast.client.lane import Waiting
 from holdfast.client.results import PublishResults
 from holdfast.client.route import Route
@@ -60,6 +61,8 @@ class Producer:
         try:
             await route.submit(hand_over)
             return await waiting.future
+        except MaybeStored as error:
+            raise MaybeStored(f"{error.message} (its id is {message_id})") from error
         except RemoteError as error:
             if error.code in _TOPIC_CHANGED_CODES:
                 route.forget()

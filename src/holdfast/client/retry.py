@@ -7,8 +7,9 @@ import logging
 import random
 from collections import Counter
 
+from holdfast.client.addresses import Addresses
 from holdfast.client.connection import Request, Response
-from holdfast.client.errors import AttemptFailed, OutcomeUnknown
+from holdfast.client.errors import AttemptFailed, MaybeStored, OutcomeUnknown
 from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN, RETRIED_STATUSES
 from holdfast.client.pool import Pool
 from holdfast.client.refusals import is_foreign, remote_error
@@ -20,6 +21,8 @@ _NOTHING_STORED_CODES = frozenset(
 )
 # The leader was lost behind it: the one code that says that nobody knows.
 _OUTCOME_UNKNOWN_CODE = "leader_changed"
+# It was taken out of its cluster: no later try changes that, another broker may be there.
+_REMOVED_CODE = "node_removed"
 # From here on what stands in between may have asked a broker first, and not liked or not got its answer.
 _MAY_BE_DONE_STATUS = 500
 
@@ -29,12 +32,17 @@ _log = logging.getLogger("holdfast.client")
 class Patience:
     """The tries of one operation: a budget of time, pauses that double, and a tally for the error.
 
-    The pause has full jitter, so that many clients that lost one broker do not come back as one.
+    The pause has full jitter, so that many clients that lost one broker do not come back as one. `stores` says that a
+    try that arrived may have stored something, whatever the later ones are told.
     """
 
-    def __init__(self, what: str, budget_s: float) -> None:
+    def __init__(self, what: str, budget_s: float, addresses: Addresses, *, stores: bool = False) -> None:
         self._what = what
         self._budget_s = budget_s
+        self._addresses = addresses
+        self._stores = stores
+        self._may_be_stored = False
+        self._last_word: RemoteError | None = None
         self._started = asyncio.get_running_loop().time()
         self._deadline = self._started + budget_s
         self._pause_s = PAUSE_S_MIN
@@ -49,12 +57,17 @@ class Patience:
         """Wait before the next try, or raise if the time is up."""
         if isinstance(failure, RemoteError):
             who = "something that is no broker" if is_foreign(failure) else "the broker"
-            if self._last_remote is None:
+            if failure.code == _REMOVED_CODE:
+                if self._addresses.all_removed:
+                    raise failure
+            elif self._addresses.is_news(failure.code):
                 _log.warning("%s: %s says %s (%s); trying again", self._what, who, failure.code, failure.message)
-            self._last_remote = failure
+            self._may_be_stored |= failure.code == _OUTCOME_UNKNOWN_CODE or _may_be_done(failure)
+            self._last_remote = self._last_word = failure
             self._tried[f"{who} said {failure.code}"] += 1
         else:
             self._last_remote = None
+            self._may_be_stored |= failure.sent
             self._tried[str(failure)] += 1
         if self.remaining_s <= 0:
             raise self._in_vain() from failure
@@ -67,6 +80,13 @@ class Patience:
     def _in_vain(self) -> ConnectionLost | RemoteError:
         tried = "; ".join(f"{reason} ({count} times)" for reason, count in self._tried.most_common(8))
         text = f"{self._what} did not get through within {round(self._budget_s, 1):g} s; tried: {tried}"
+        if self._stores and self._may_be_stored:
+            # Also where the last answer promises that nothing was stored: it speaks of its own try.
+            said = "" if self._last_word is None else f"; {self._last_word.code}: {self._last_word.message}"
+            return MaybeStored(
+                f"{text}{said}; one of these tries may have arrived, so it may be stored or not: sent again with the "
+                "same id it is stored once"
+            )
         if self._last_remote is not None:
             last = self._last_remote
             return RemoteError(last.code, f"{last.message} [{text}]", last.http_status)
@@ -80,14 +100,16 @@ async def call(
     *,
     resend: bool = True,
     wait_s: float = 0.0,
+    stores: bool = False,
 ) -> Response:
     """Send until there is an answer that is no reason to try again, at most for `budget_s`.
 
     An answer that no broker gave is a reason: something else listens at the address for a while, or stands in between.
     With `resend=False` a request that may have arrived is not sent again: that is `OutcomeUnknown`.
-    `wait_s` is how long the broker was asked to wait before it answers.
+    `wait_s` is how long the broker was asked to wait before it answers. With `stores`, one that ends in vain says
+    whether it may have been stored all the same.
     """
-    patience = Patience(str(request), budget_s)
+    patience = Patience(str(request), budget_s, pool.addresses, stores=stores)
     while True:
         timeout_s = max(0.001, patience.remaining_s)
         if resend:
@@ -104,12 +126,16 @@ async def call(
         error = remote_error(response)
         if error.code == _OUTCOME_UNKNOWN_CODE and not resend:
             raise _outcome_unknown(request, error) from error
-        if is_foreign(error) and not resend and response.status >= _MAY_BE_DONE_STATUS:
+        if _may_be_done(error) and not resend:
             raise _outcome_unknown(request, error) from error
         is_passing = response.status in RETRIED_STATUSES or is_foreign(error)
         if not is_passing or not (resend or error.code in _NOTHING_STORED_CODES):
             raise error
         await patience.failed(error)
+
+
+def _may_be_done(error: RemoteError) -> bool:
+    return is_foreign(error) and error.http_status is not None and error.http_status >= _MAY_BE_DONE_STATUS
 
 
 def _outcome_unknown(request: Request, failure: AttemptFailed | RemoteError) -> OutcomeUnknown:

@@ -37,7 +37,7 @@ async def source_of(api: Api, topic: str) -> TopicDescription:
     description = await api.describe_or_create(topic)
     if description.delivers_from == description.topic:
         return description
-    patience = Patience(f"waiting for {description.delivers_from}", api.timeout_s)
+    patience = Patience(f"waiting for {description.delivers_from}", api.timeout_s, api.addresses)
     while True:
         try:
             return await api.describe(description.delivers_from)

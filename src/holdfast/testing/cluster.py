@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.testing import ports
 from holdfast.testing.asking import Answer, ask
 from holdfast.testing.errors import ClusterFailed
-from holdfast.testing.node_process import NodeProcess, Setting
+from holdfast.testing.node_process import NodeProcess, Setting, was_removed
 from holdfast.testing.temporary import TemporaryDirectory
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class LocalCluster:
     where none is named. Each node has its directory below `data`, which is a temporary one unless given; a cluster
     that is started again on a directory goes on with what is stored there, on the same ports. `base_port` gives the
     ports as `holdfast.testing.ports` says; without it free ones are chosen. They stay the same over restarts.
+    A node that was taken out of the cluster is not started again: it is in `removed`, and `add_node` has it back.
     `settings` are those of docs/configuration.md, the same for all nodes: `{"sync": "none", "auto_create": False}`.
 
     Methods block until what they say has happened, so in async code call those that wait with `asyncio.to_thread`.
@@ -56,6 +57,8 @@ class LocalCluster:
         if base_port is not None and not 1 <= base_port <= ports.BASE_PORT_MAX:
             raise ValueError(f"base_port must be 1 to {ports.BASE_PORT_MAX}, not {base_port}")
         self.nodes: list[NodeProcess] = []
+        # Those that were taken out before: they are not started, and stay known by their names.
+        self.removed: list[NodeProcess] = []
         self._count = nodes
         self._names: list[str] = []
         self._data = None if data is None else Path(data).absolute()
@@ -165,6 +168,7 @@ class LocalCluster:
         node = NodeProcess(id, self.data, ports.of_node(self.base_port, index))
         node.write_settings((), {**self._settings, "join": others[0].peer})
         self.nodes.append(node)
+        self.removed = [other for other in self.removed if other.id != id]
         self._spawn([node])
         self._record()
         if wait:
@@ -310,14 +314,15 @@ class LocalCluster:
             self._recall()
         if self._base_port is None:
             self._base_port, self._mark = ports.choose(self._count)
-        elif taken := ports.in_use(self._base_port, self._count):
+        names = self._names or [f"n{index + 1}" for index in range(self._count)]
+        indices = {name: int(name.removeprefix("n")) - 1 for name in names}
+        found = [NodeProcess(name, self.data, ports.of_node(self._base_port, indices[name])) for name in names]
+        nodes = [node for node in found if not node.was_removed]
+        taken = [] if self._mark else ports.in_use(self._base_port, [indices[node.id] for node in nodes])
+        if taken:
             raise ClusterFailed(f"ports are in use: {', '.join(taken)}; end what uses them, or give another base port")
         self._record()
-        names = self._names or [f"n{index + 1}" for index in range(self._count)]
-        self.nodes = [
-            NodeProcess(name, self.data, ports.of_node(self._base_port, int(name.removeprefix("n")) - 1))
-            for name in names
-        ]
+        self.nodes, self.removed = nodes, [node for node in found if node not in nodes]
         peers = [f"{node.id}={node.peer}" for node in self.nodes]
         for node in self.nodes:
             node.write_settings(peers, self._settings)
@@ -328,17 +333,20 @@ class LocalCluster:
         if recorded is None:
             return
         nodes, base_port = recorded
-        if nodes != self._count:
+        self._names = list(json.loads((self.data / _RECORD).read_bytes()).get("names", ()))
+        names = self._names or [f"n{index + 1}" for index in range(nodes)]
+        left = sum(not was_removed(self.data / name) for name in names)
+        if self._count not in (nodes, left):
             raise ClusterFailed(
                 f"{self.data} holds a cluster of {nodes} nodes, not {self._count}; start it with {nodes}, and have "
                 "nodes come and go while it runs (`holdfast cluster`), or give another directory"
             )
+        self._count = nodes
         self._base_port = self._base_port or base_port
-        self._names = list(json.loads((self.data / _RECORD).read_bytes()).get("names", ()))
 
     def _record(self) -> None:
         if self._data is not None:
-            self._names = [node.id for node in self.nodes] or self._names
+            self._names = [node.id for node in (*self.nodes, *self.removed)] or self._names
             content: dict[str, object] = {"nodes": len(self._names) or self._count, "base_port": self._base_port}
             if self._names:
                 content["names"] = self._names
@@ -353,7 +361,7 @@ class LocalCluster:
         return [self.node(each) for each in nodes] if nodes else list(self.nodes)
 
     def _answering(self) -> list[NodeProcess]:
-        return [node for node in self.nodes if node.is_running and not node.is_paused]
+        return [node for node in self.nodes if node.is_running and not (node.is_paused or node.was_removed)]
 
     def _agreed(
         self,
@@ -367,10 +375,11 @@ class LocalCluster:
         deadline = time.monotonic() + timeout_s
         unwanted = None if other_than is None else self.node(other_than).id
         while True:
+            majority = sum(not node.was_removed for node in self.nodes) // 2 + 1
             answers = {node.id: ask(node.http, path) for node in self._answering()}
             named = Counter(leader_in(each.content) for each in answers.values() if each.status == 200)
             for leader, votes in named.most_common(1):
-                if leader is not None and leader != unwanted and votes > len(self.nodes) // 2:
+                if leader is not None and leader != unwanted and votes >= majority:
                     node = self.node(leader)
                     if node.is_running and not node.is_paused:
                         return leader

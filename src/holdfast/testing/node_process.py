@@ -17,6 +17,8 @@ from holdfast.testing.errors import ClusterFailed
 from holdfast.testing.ports import Ports
 
 _LOG_TAIL_LINES: Final = 12
+# What a node leaves in its directory that was taken out of its cluster; gone when it comes back.
+_REMOVED: Final = "removed.json"
 # A node hands over what it leads and answers what it has received; then it leaves.
 _STOP_S: Final = 30.0
 
@@ -59,6 +61,11 @@ class NodeProcess:
     def is_serving(self) -> bool:
         """Whether it has said since its last start that it takes connections."""
         return self.is_running and self._ready_file.exists()
+
+    @property
+    def was_removed(self) -> bool:
+        """Whether it was taken out of its cluster, and knows it."""
+        return was_removed(self.data)
 
     def write_settings(self, peers: Sequence[str], settings: Mapping[str, Setting]) -> None:
         """The file that this node is started with; one like it is what a node on a machine of its own has."""
@@ -159,6 +166,10 @@ class NodeProcess:
         """The last lines, under a heading, for errors."""
         lines = self.log().splitlines()[-_LOG_TAIL_LINES:]
         return "\n".join((f"--- {self.log_file.name} ends with", *(lines or ["(nothing)"])))
+
+
+def was_removed(data: Path) -> bool:
+    return (data / _REMOVED).exists()
 
 
 def _toml(value: Setting) -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.testing.errors import ClusterFailed
@@ -45,11 +45,11 @@ def of_node(base_port: int, index: int) -> Ports:
     return Ports(base_port + index, base_port + _HTTP + index, base_port + _PEER + index)
 
 
-def in_use(base_port: int, nodes: int) -> list[str]:
+def in_use(base_port: int, indices: Iterable[int]) -> list[str]:
     """The ports of the block that somebody else has, such as `n2 http 8091`."""
     return [
         f"n{index + 1} {name} {port}"
-        for index in range(nodes)
+        for index in indices
         for name, port in of_node(base_port, index)._asdict().items()
         if not _is_free(port)
     ]
@@ -61,7 +61,7 @@ def choose(nodes: int) -> tuple[int, socket.socket]:
         mark = _marked(base_port + _BLOCK - 1)
         if mark is None:
             continue
-        if not in_use(base_port, nodes):
+        if not in_use(base_port, range(nodes)):
             return base_port, mark
         mark.close()
     raise ClusterFailed("found no block of free ports between 20000 and 32000; give one with base_port")

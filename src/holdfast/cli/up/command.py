@@ -18,13 +18,23 @@ EXAMPLES = examples(
     "holdfast up --nodes 5 --data /var/tmp/five --base-port 9000",
     "holdfast up --ready-file ready.json --quiet &",
 )
+_NODES_DEFAULT: Final = 3
 _BASE_PORT_DEFAULT: Final = 8080
 _START_S: Final = 60.0
 EXIT_NOW: Final = 1
 
 
 def up(
-    nodes: Annotated[int, typer.Option(min=1, max=9, metavar="N", help="How many nodes: 1, 3, 5 or 7.")] = 3,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=9,
+            metavar="N",
+            help="How many nodes: 1, 3, 5 or 7. Absent: 3, or as many as there are.",
+            show_default=False,
+        ),
+    ] = None,
     data: Annotated[
         Path, typer.Option(metavar="DIR", help="Where each node has its directory, its settings and its log.")
     ] = Path("holdfast-cluster"),
@@ -51,20 +61,22 @@ def up(
     """Run a cluster on this machine, each node a process of its own, until SIGTERM or Ctrl-C.
 
     Shows how it is: who leads, who is behind, who has died. Started again on the same directory it goes on with what is
-    stored there, on the same ports.
+    stored there, on the same ports. A node that was taken out (`holdfast cluster remove`) stays out.
     """
     if ready_file is not None and not ready_file.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no directory {ready_file.absolute().parent}", param_hint="'--ready-file'")
-    if nodes % 2 == 0:
-        output.note(_even(nodes))
 
     from holdfast.cli.up.supervisor import StopNow, Supervisor
     from holdfast.cli.up.view import View
     from holdfast.testing import LocalCluster
     from holdfast.testing.cluster import recorded_cluster
 
-    if base_port is None and recorded_cluster(data) is None:
-        base_port = _BASE_PORT_DEFAULT
+    recorded = recorded_cluster(data)
+    if recorded is None:
+        base_port = base_port or _BASE_PORT_DEFAULT
+    nodes = nodes or (_NODES_DEFAULT if recorded is None else recorded[0])
+    if recorded is None and nodes % 2 == 0:
+        output.note(_even(nodes))
     cluster = LocalCluster(nodes, data, base_port)
     view = View(quiet=quiet, as_json=as_json)
     cluster.open(wait=False)
@@ -73,7 +85,7 @@ def up(
             cluster, restart=restart, ready_file=ready_file, start_timeout_s=_START_S, tell=view.tell
         )
         view.rows = supervisor.rows
-        view.greet(f"starting {_named(nodes)} in {cluster.data}")
+        view.greet(f"starting {_named(len(cluster.nodes))} in {cluster.data}")
         with view.shown():
             supervisor.run(on_ready=lambda: view.greet(_greeting(cluster)), on_tick=view.changed)
     except StopNow:

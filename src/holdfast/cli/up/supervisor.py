@@ -116,9 +116,9 @@ class Supervisor:
         waiting = list(self._cluster.nodes)
         while waiting and not self._stopping.wait(_TICK_S):
             for node in self._cluster.nodes:
-                if not node.is_running:
+                if not (node.is_running or node.was_removed):
                     raise ClusterFailed(f"{node.id} {_ending(node)} while it started\n{node.log_tail()}")
-            waiting = [node for node in waiting if not (node.is_serving and ask(node.http, "/ready").status == 200)]
+            waiting = [node for node in waiting if not (node.was_removed or _is_ready(node))]
             if waiting and time.monotonic() > deadline:
                 names = ", ".join(node.id for node in waiting)
                 tails = "\n".join(node.log_tail() for node in waiting)
@@ -133,6 +133,10 @@ class Supervisor:
         now = time.monotonic()
         for node in self._cluster.nodes:
             if node.is_running:
+                continue
+            # Nobody wants a node back that was taken out, and it would not start.
+            if node.was_removed:
+                self._due.setdefault(node.id, None)
                 continue
             if node.id not in self._due:
                 self._due[node.id] = self._after_death(node, now)
@@ -160,7 +164,8 @@ class Supervisor:
     def rows(self) -> list[Row]:
         described = self._described
         by_name = {} if described is None else {each.node: each for each in described.nodes}
-        return [self._row(node, by_name.get(node.id)) for node in self._cluster.nodes]
+        nodes = sorted((*self._cluster.nodes, *self._cluster.removed), key=lambda node: node.id)
+        return [self._row(node, by_name.get(node.id)) for node in nodes]
 
     def _row(self, node: NodeProcess, told: NodeDescription | None) -> Row:
         state = self._state(node, told)
@@ -179,6 +184,8 @@ class Supervisor:
         )
 
     def _state(self, node: NodeProcess, told: NodeDescription | None) -> str:
+        if node.was_removed:
+            return "removed"
         if not node.is_running:
             if self._stopping.is_set():
                 return "stopped"
@@ -192,23 +199,31 @@ class Supervisor:
 
     def _keep_asking(self) -> None:
         while not self._stopping.wait(_ASK_S):
-            self._described = describe([node.http for node in self._cluster.nodes if node.is_serving])
+            self._described = describe([node.http for node in self._belonging() if node.is_serving])
+
+    def _belonging(self) -> list[NodeProcess]:
+        return [node for node in self._cluster.nodes if not node.was_removed]
 
     # --- the file ---------------------------------------------------------------------------------
 
     def _write_ready_file(self) -> None:
         """Whole or not there; written again when a node is another process, once that serves."""
-        pids = [node.pid for node in self._cluster.nodes]
-        if self._ready_file is None or pids == self._written or not all(n.is_serving for n in self._cluster.nodes):
+        belonging = self._belonging()
+        pids = [node.pid for node in belonging]
+        if self._ready_file is None or pids == self._written or not all(node.is_serving for node in belonging):
             return
         nodes = [
             {"id": node.id, "pid": node.pid, "text": node.text, "http": node.http, "peer": node.peer}
-            for node in self._cluster.nodes
+            for node in belonging
         ]
         temporary = self._ready_file.with_name(f"{self._ready_file.name}.{os.getpid()}.tmp")
         temporary.write_bytes(msgspec.json.encode({"nodes": nodes}) + b"\n")
         temporary.replace(self._ready_file)
         self._written = pids
+
+
+def _is_ready(node: NodeProcess) -> bool:
+    return node.is_serving and ask(node.http, "/ready").status == 200
 
 
 def describe(addresses: list[str]) -> ClusterDescription | None:
