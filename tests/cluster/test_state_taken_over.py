@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
 from holdfast.backends.cluster import opening
 from holdfast.backends.cluster.commands import NoteNode
+from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.state import Loaded
 from holdfast.backends.cluster.topics import Topics
 from holdfast.model.ids import Offset, TopicName
 from holdfast.model.topics import Topic, TopicConfig
@@ -70,3 +73,31 @@ async def test_state_that_is_taken_over_slowly_is_not_mixed_with_what_is_decided
         await until(lambda: third.control.applied == first.control.applied)
         assert third.serving.fetched_bytes > 0
         assert set(third.state.cursors.keys()) == set(first.state.cursors.keys())
+
+
+async def test_node_that_is_killed_while_it_takes_a_state_over_keeps_its_votes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "left"
+    async with running(tmp_path) as nodes:
+        await left_behind(nodes)
+        really_replace = ControlState.replace
+
+        async def copied(self: ControlState, loaded: Loaded) -> None:
+            if not left.exists():
+                shutil.copytree(tmp_path / "n3", left)  # what a kill leaves at this moment
+            await really_replace(self, loaded)
+
+        monkeypatch.setattr(ControlState, "replace", copied)
+        await nodes.start("n3")
+        await until(left.exists)
+        life = nodes.backends["n3"]._directory.life
+        await nodes.stop("n3")
+        shutil.rmtree(tmp_path / "n3")
+        left.rename(tmp_path / "n3")
+        await nodes.start("n3")
+        third = nodes.backends["n3"]
+        assert third._directory.life == life, "it gives up its votes in all groups"
+        await until(lambda: third.control.applied == nodes.backends["n1"].control.applied)
+        assert MEANWHILE in third.topics_here.known
+        await nodes.brokers["n3"].publish_values(MEANWHILE, [b"v"]).offset
