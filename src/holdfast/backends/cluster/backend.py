@@ -254,6 +254,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._confirming.close()
         await self._proposals.stop(stopped)
         await self.neighbours.stop()
+        await self.serving.stop()
         await self.control.stop()
         self.topics_here.close()
         await self.groups.stop()
