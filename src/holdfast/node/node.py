@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import resource
 import socket
 import time
@@ -200,6 +201,7 @@ class Node:
             host_names_allowed=config.http_host_names,
             file_buffer=self.store.spill.file_buffer if self.store.spill is not None else None,
             transactions=self.transactions,
+            on_publish=_log_publish if log.is_enabled_for(logging.DEBUG) else None,
         )
         for name, front_end in (("text", self.text), ("http", self.http), ("queen", self.http)):
             wanted = getattr(config, name)
@@ -297,6 +299,10 @@ class Node:
 
 def _log_processing(event: str, /, **fields: object) -> None:
     (log.warning if event in WARNINGS else log.info)(event, **fields)
+
+
+def _log_publish(topic: str, messages: int) -> None:
+    log.debug("http_publish", topic=topic, messages=messages)
 
 
 def _log_transactions(event: str, /, **fields: object) -> None:

@@ -15,6 +15,7 @@ DEMOS = {
     "broker": ("--seconds", "4"),
     "failover": ("--kill-after", "2s", "--then", "2s", "--rate", "20"),
     "outage": ("--seconds", "5", "--rate", "50"),
+    "membership": ("--scene", "one-subscriber", "--scene", "fault-tolerance"),
     "cluster": ("--seconds", "5", "--kill-after", "1", "--back-after", "2", "--rate", "50"),
 }
 
@@ -25,7 +26,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, P
     root = tmp_path_factory.mktemp("demos")
 
     def play(name: str) -> tuple[Ended, Path]:
-        out = () if name == "broker" else ("--out", str(root / name))
+        out = () if name in ("broker", "membership") else ("--out", str(root / name))
         return holdfast("demo", name, *DEMOS[name], *out, "--record", str(root / name), "--json"), root / name
 
     with ThreadPoolExecutor(2) as threads:
@@ -33,7 +34,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, P
 
 
 # Two of the demos have a topic of one name, and what is audited together must be of one run.
-@pytest.mark.parametrize("names", [("broker", "failover", "outage"), ("cluster",)], ids="-".join)
+@pytest.mark.parametrize("names", [("broker", "failover", "outage", "membership"), ("cluster",)], ids="-".join)
 def test_audit_comes_to_the_verdict_of_the_demo(
     names: tuple[str, ...], played: dict[str, tuple[Ended, Path]], spark: SparkSession
 ) -> None:

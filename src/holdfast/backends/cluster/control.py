@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from holdfast.backends.cluster import commands
+from holdfast.backends.cluster import commands, telling
 from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, Decision, Outcome
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.state import Statement, StateStore, applied_row
@@ -70,6 +70,9 @@ class Control:
         # Why nothing is applied any more.
         self._failed: HoldfastError | None = None
         replica.on_reign = self._on_reign
+        self._tells = telling.is_on()
+        if self._tells:
+            replica.on_stored = lambda entries: telling.tell_entries("change_stored", entries)
 
     def _on_reign(self, replica: Replica) -> None:
         """Who leads no more does not know what becomes of what it wrote: its proposers have to ask again."""
@@ -112,6 +115,8 @@ class Control:
         """Write commands into the log and wait until they are applied here. Raises `NotLeader`, `LeaderChanged`."""
         if len(wanted) > COMMANDS_MAX:
             raise BadValue(f"an entry takes {COMMANDS_MAX} commands, not {len(wanted)}")
+        if self._tells:
+            telling.tell("change_proposed", wanted)
         index = self.replica.append_note(KIND_COMMAND, commands.encode(wanted))
         applied: asyncio.Future[list[Outcome]] = self._loop.create_future()
         self._outcomes[index] = (self.replica.raft.term, applied)
@@ -141,6 +146,8 @@ class Control:
 
     async def _apply_entry(self, index: LogIndex, entry: Entry) -> None:
         outcomes: list[Outcome] = []
+        if self._tells and index in self._outcomes:
+            telling.tell_entries("change_decided", [entry])
         if entry.kind == KIND_COMMAND:
             for place, command in enumerate(commands.decode(entry.payload[NOTE_HEAD_BYTES:])):
                 try:

@@ -1,7 +1,7 @@
 """What people are told of the control group's elections, and for how long it had no leader.
 
-It is looked at with every tick. An election that is over within one is told all the same: the term, the vote and the
-leader it left behind say what happened.
+It is looked at with every tick, and before a vote is given. An election that is over within a tick is told all the
+same: the term, the vote and the leader it left behind say what happened.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Elections:
         if now != self._seen:
             # What it voted in an earlier life of the process was told then.
             before, self._seen = self._seen or (raft.term, raft.vote, NOBODY), now
-            # Where nobody else votes there is nothing to tell.
-            if raft.members.voters != {raft.replica}:
-                self._tell(raft, *before)
+            self._tell(raft, *before)
 
     def _tell(self, raft: Raft, term: Term, vote: ReplicaId, leader: ReplicaId) -> None:
+        # Where nobody else votes it is no news.
+        tell = log.debug if raft.members.voters == {raft.replica} else log.info
         if raft.vote != NOBODY and (raft.term, raft.vote) != (term, vote):
             if raft.vote == raft.replica:
-                log.info("asks_for_votes", term=raft.term)
+                tell("asks_for_votes", term=raft.term)
             else:
-                log.info("voted", candidate=node_of(raft.vote), term=raft.term)
+                tell("voted", candidate=node_of(raft.vote), term=raft.term)
         if raft.leader != NOBODY and (raft.term, raft.leader) != (term, leader):
-            log.info("new_leader", leader=node_of(raft.leader), term=raft.term)
+            tell("new_leader", leader=node_of(raft.leader), term=raft.term)

@@ -128,10 +128,9 @@ class Groups:
 
     async def stop(self) -> None:
         """Sync what is written; nothing is sent or answered after this."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-        if self._interval_task is not None:
-            self._interval_task.cancel()
+        for task in (self._ticker, self._interval_task):
+            if task is not None:
+                task.cancel()
         self._sync_all()
         await self.syncer.stop()
 
@@ -319,8 +318,7 @@ class Groups:
     def on_down(self, node: str) -> None:
         """The link to a node broke: what was under way is lost, and a leader there may be gone."""
         self._liveness.lost(node)
-        for replica in self.replicas.values():
-            self._forget_link(replica, node)
+        self.on_dropped(node)
 
     def on_dropped(self, node: str) -> None:
         """Messages to a node were dropped: begin again where it stands."""
@@ -351,6 +349,8 @@ class Groups:
         return self._transport.is_up(node_of(receiver))
 
     def save(self, replica: Replica, state: HardState, number: int, *, at_once: bool) -> None:
+        if replica.group == CONTROL:
+            self.elections.look(replica.raft, 0.0)  # before anybody hears of the vote
         self._unsaved.pop(replica, None)
         try:
             self._hard_states.put(replica.group, state, lambda: self._saved(replica, number))

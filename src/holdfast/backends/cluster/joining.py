@@ -68,6 +68,8 @@ class Joining:
         wanted = requests.JoinRequest(neighbours.node, neighbours.own_life, neighbours.addresses.get("peer", ""))
         linked = neighbours.known.linked
         for node in linked:
+            if not self._was_asked:
+                log.debug("asks_to_join", asked=node)
             try:
                 reply = _decode_reply(await neighbours.request(node, Method.JOIN, requests.encode(wanted), _ASK_S))
             except (HoldfastError, msgspec.MsgspecError) as error:

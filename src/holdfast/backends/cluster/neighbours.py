@@ -14,7 +14,7 @@ import msgspec
 import structlog
 import uuid_utils
 
-from holdfast.backends.cluster import commands, formation, levels
+from holdfast.backends.cluster import commands, formation, levels, telling
 from holdfast.backends.cluster.acquaintances import Acquaintances
 from holdfast.backends.cluster.commands import Command, Decision
 from holdfast.backends.cluster.formation import Formation
@@ -89,6 +89,7 @@ class Neighbours:
         self._boot = str(uuid_utils.uuid7())
         self._formation: Formation | None = None
         self._links: PeerLinks | None = None
+        self._tells = telling.is_on()
         self._serving: Serving | None = None
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -311,6 +312,8 @@ class Neighbours:
             raise NotLeader("the control group has no leader now")
         if not self.is_up(leader):
             raise NotLeader(f"{leader} leads the control group and cannot be reached")
+        if self._tells:
+            telling.tell("change_forwarded", wanted, leader=leader)
         body = await self.request(leader, Method.PROPOSE, commands.encode(wanted), _DECIDE_S)
         return commands.decode_decision(body)
 

@@ -102,6 +102,8 @@ class Replica:
         self.audience = Audience()
         # Entries the disk had no room for: they are part of the log already, and written when there is room.
         self._backlog: list[Entry] = []
+        # Told of what another node's leader gave this one to keep.
+        self.on_stored: Callable[[Sequence[Entry]], None] | None = None
         self._reads: dict[int, asyncio.Future[LogIndex]] = {}
         self._next_read = 0
 
@@ -225,6 +227,8 @@ class Replica:
         if ready.entries:
             self._backlog += ready.entries
             self.write_backlog()
+            if self.on_stored is not None:
+                self.on_stored(ready.entries)
         for receiver, message in ready.messages:
             self._surroundings.send(receiver, self.group, message)
         for receiver in ready.replicate:

@@ -1,7 +1,8 @@
 """What happens in a play, told in lines that a person reads at a glance: `[Broker n1 LEADER] INFO: New leader n1`.
 
 Nodes log JSON for this. Lines of interest become text with the time at which the node wrote them; the role is the one
-it had then, as its own lines tell. What publishers and subscribers say is put in between, by its time.
+it had then, as its own lines tell. Lines of several nodes, and what publishers and subscribers say, are put in the
+order of their times, so nothing is told before all logs have been looked at behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,15 @@ import msgspec
 Facts = dict[str, Any]
 
 _POLL_S: Final = 0.02
+# A line is in its log so long after the time it bears, at most.
+_WRITTEN_S: Final = 0.05
+# What is proposed at the wish of a subscriber or a node; the rest follows from that.
+_VERBS: Final = {
+    "subscribe": "SUBSCRIBE",
+    "unsubscribe": "UNSUBSCRIBE",
+    "join": "JOIN_CLUSTER",
+    "leave": "LEAVE_CLUSTER",
+}
 _PLACES: Final = {
     "joining": "Sync data with peer {node}",
     "voter": "New node joins the cluster {node}",
@@ -31,22 +41,36 @@ class BrokerLines:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tell = tell
+        # Who leads, as the leader's own log tells.
+        self.leader: str | None = None
         self._logs: dict[str, tuple[Path, int]] = {}
         self._roles: dict[str, str] = {}
+        self._handled: dict[str, set[str]] = {}
         # From any thread: what was said and not told yet.
         self._said: deque[tuple[float, str]] = deque()
+        self._waiting: list[tuple[float, str]] = []
 
     def follow(self, node: str, log: Path, address: str) -> None:
-        """From the beginning of its log."""
-        self._logs[node] = (log, 0)
+        """From where its log ends now: a node that is started again goes on with the one it had."""
+        self.settle()
+        _, read = self._logs.get(node, (log, 0))
+        self._logs[node] = (log, read)
         self._roles[node] = "FOLLOWER"
+        if self.leader == node:
+            self.leader = None
         self.say(f"Broker {node} FOLLOWER", f"Running on {address}")
+
+    def have_handled(self, what: str, nodes: Iterable[str]) -> bool:
+        """Whether these nodes have told that they did it, such as `SUBSCRIBE 127.0.0.1:9000`."""
+        return self._handled.get(what, set()) >= set(nodes)
 
     def forget_all(self) -> None:
         """The nodes of a scene are gone."""
-        self.drain()
+        self.settle()
         self._logs.clear()
         self._roles.clear()
+        self._handled.clear()
+        self.leader = None
 
     def say(self, who: str, text: str) -> None:
         self._said.append((time.time(), f"[{who}] INFO: {text}"))
@@ -60,10 +84,20 @@ class BrokerLines:
         self.drain()
         return held
 
-    def drain(self) -> None:
-        """Tell what was said and logged since the last time."""
+    def settle(self) -> None:
+        """Tell all that has happened until now."""
+        until_s = time.time()
+        time.sleep(_WRITTEN_S)
+        self.drain(until_s)
+
+    def drain(self, until_s: float | None = None) -> None:
+        """Tell what happened a moment ago, or until then: what is newer may still get something before it."""
+        if until_s is None:
+            until_s = time.time() - _WRITTEN_S
         said = [self._said.popleft() for _ in range(len(self._said))]
-        for moment_s, line in sorted([*said, *self._logged()], key=lambda each: each[0]):
+        found = sorted([*self._waiting, *said, *self._logged()], key=lambda each: each[0])
+        self._waiting = [each for each in found if each[0] > until_s]
+        for moment_s, line in found[: len(found) - len(self._waiting)]:
             self.tell(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment_s))} {line}")
 
     def _logged(self) -> Iterator[tuple[float, str]]:
@@ -94,11 +128,17 @@ class BrokerLines:
             case "new_leader":
                 leads = facts["leader"] == node
                 self._roles[node] = "LEADER" if leads else "FOLLOWER"
+                self.leader = node if leads else self.leader
                 return f"New leader {node}" if leads else None
             case "subscribed" | "unsubscribed" as event:
                 verb = "SUBSCRIBE" if event == "subscribed" else "UNSUBSCRIBE"
+                self._handled.setdefault(f"{verb} {facts['address']}", set()).add(node)
                 return f"Handle append_entries: {verb} on topic: `{facts['topic']}` from {facts['address']}"
-            case "joining":
+            case "change_forwarded" | "change_proposed" | "change_stored" | "change_decided":
+                return _change(facts)
+            case "http_publish":
+                return f"New publish `{facts['topic']}`"
+            case "asks_to_join":
                 return f"Request JOIN_CLUSTER {facts['asked']}"
             case "member_changed" if self._roles[node] == "LEADER" and facts["place"] in _PLACES:
                 return _PLACES[facts["place"]].format(node=facts["node"])
@@ -106,6 +146,21 @@ class BrokerLines:
                 return f"Node is silent: {facts['node']}"
             case _:
                 return None
+
+
+def _change(facts: Facts) -> str | None:
+    """The way of a change through the log."""
+    verb = _VERBS.get(facts["change"])
+    match facts["event"]:
+        case "change_forwarded" if verb is not None:
+            return f"Forward {verb} to leader: {facts['leader']}"
+        case "change_proposed" if verb is not None and "topic" in facts:
+            return f"New {verb} to `{facts['topic']}` from {facts.get('address') or facts['name']}"
+        case "change_stored" if verb is not None:
+            return f"Received append_entries, store in buffer: {verb}"
+        case "change_decided" if verb is not None:
+            return f"Majority ACK, append entries: {verb}"
+    return None
 
 
 def _event(line: bytes) -> Facts | None:

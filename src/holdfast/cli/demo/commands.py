@@ -272,6 +272,7 @@ def membership(
             "same-election-timeout; all of them if none is named.",
         ),
     ] = None,
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Play the scenes of a cluster whose nodes come and go, live: subscribers, a dead leader, a node that joins.
@@ -289,6 +290,7 @@ def membership(
             raise typer.BadParameter(f"there is no scene {name}; there are {', '.join(SCENES)}", param_hint="--scene")
     play = MembershipPlay(lambda line: None if as_json else print(line, flush=True))
     play.perform(wanted)
+    play.book.ledger.write(record)
     is_passed = all(each.is_passed for each in play.scenes)
     if as_json:
         scenes = [
@@ -299,12 +301,16 @@ def membership(
             }
             for each in play.scenes
         ]
-        output.print_json({"passed": is_passed, "scenes": scenes})
+        counts = {name: play.book.counts[name] for name in ("sent", "acknowledged", "received")}
+        output.print_json({"passed": is_passed, **counts, "scenes": scenes})
     else:
+        from rich.text import Text
+
         table = output.table("scene", "shown", "holds")
         for each in play.scenes:
             for check in each.checks:
-                table.add_row(each.name, check.what, "[green]yes[/green]" if check.holds else "[red]no[/red]")
+                holds = Text("yes", style="green") if check.holds else Text("no", style="red")
+                table.add_row(each.name, check.what, holds)
         console = output.console()
         console.print()
         console.print(table)

@@ -7,16 +7,19 @@ each goes on where those stop: a node that left comes back, and a subscriber tha
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.cli.demo.broker_lines import BrokerLines
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.same_timeouts import TICKS_MAX, Duel
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient, BlockingReceiver
     from holdfast.testing import LocalCluster
+    from holdfast.testing.node_process import NodeProcess
 
 TOPIC: Final = "topic1"
 HELLO: Final = "Hello, world!"
@@ -24,6 +27,10 @@ HELLO: Final = "Hello, world!"
 _PATIENCE_S: Final = 30.0
 # Whoever must not get a message would have it by then: it takes milliseconds.
 _NEVER_S: Final = 0.5
+# What all nodes will have told by then.
+_SOON_S: Final = 5.0
+# Of a cluster's block of ports, where no node has any.
+_SUBSCRIBERS: Final = 30
 
 
 class Check(NamedTuple):
@@ -45,13 +52,14 @@ class Scene(NamedTuple):
 class Subscriber:
     """Listens at an address of its own; the cluster connects to it."""
 
-    def __init__(self, lines: BrokerLines, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, lines: BrokerLines, book: Book, address: str) -> None:
         from holdfast.client import BlockingReceiver
 
         self.received: list[str] = []
+        self.address = address
         self._lines = lines
+        self._book = book
         self._receiver: BlockingReceiver = BlockingReceiver(address)
-        self.address = self._receiver.address
         self.name = f"Subscriber {self.address.rpartition(':')[2]}"
         lines.say(self.name, f"Subscriber is running on {self.address}")
         self._taking = threading.Thread(target=self._take, name=self.name, daemon=True)
@@ -61,6 +69,7 @@ class Subscriber:
         for message in self._receiver:
             text = message.value.decode()
             self._lines.say(self.name, f"Received message: `{text}` on topic `{message.topic}`")
+            self._book.came(text, self.address)
             self.received.append(text)
 
     def subscribe(self, client: BlockingClient, node: str) -> None:
@@ -82,18 +91,59 @@ class Subscriber:
         self._taking.join()
 
 
+class Book:
+    """Which message is for which subscriber, and which came, for record files that an audit can judge.
+
+    Each subscriber of a scene is a topic of its own there, since not all of them are to get all messages.
+    """
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.counts: Counter[str] = Counter()
+        self._scene = ""
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def begin(self, scene: str) -> None:
+        self._scene = scene
+
+    def leaves(self, text: str, address: str) -> dict[str, Any]:
+        """A message for one of them leaves now; call `acknowledged` with what is returned if it must come."""
+        topic = self._topic(address)
+        number = self._numbers[topic, text] = 1 + sum(known == topic for known, _ in self._numbers)
+        self.counts["sent"] += 1
+        return self.ledger.send(topic, topic, number)
+
+    def acknowledged(self, line: dict[str, Any]) -> None:
+        self.ledger.acknowledge(line)
+        self.counts["acknowledged"] += 1
+
+    def came(self, text: str, address: str) -> None:
+        """What nobody had sent it has number 0, which an audit finds."""
+        topic = self._topic(address)
+        self.counts["received"] += 1
+        number = self._numbers.get((topic, text), 0)
+        self.ledger.receive(topic, topic, number, broker="cluster", receiver=address)
+
+    def _topic(self, address: str) -> str:
+        return f"{self._scene}.{address.rpartition(':')[2]}"
+
+
 class MembershipPlay:
     """One performance; `scenes` has what was shown so far."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.lines = BrokerLines(tell)
+        self.book = Book()
         self.scenes: list[Scene] = []
         self._checks: list[Check] = []
         self._subscribers: list[Subscriber] = []
+        # Those that are subscribed now, wherever they are.
+        self._audience: list[str] = []
 
     def perform(self, names: list[str]) -> None:
         for name in names:
             self._checks = []
+            self.book.begin(name)
             self.lines.tell(f"\n######## {name} ########")
             try:
                 SCENES[name](self)
@@ -108,13 +158,13 @@ class MembershipPlay:
 
         self._heading("Broker")
         try:
-            cluster = LocalCluster(count, settings={"log_format": "json"})
+            cluster = LocalCluster(count, settings={"log_format": "json", "log_level": "debug"})
             try:
                 cluster.open(wait=False)
                 for node in cluster.nodes:
-                    self.lines.follow(node.id, node.log_file, node.text)
+                    self._follow(node)
                 cluster.wait_until_ready()
-                self.lines.drain()
+                self.lines.wait_until(lambda: self.lines.leader is not None, _SOON_S)
                 yield cluster
             finally:
                 cluster.close()
@@ -122,10 +172,14 @@ class MembershipPlay:
             for subscriber in self._subscribers:
                 subscriber.close()
             self._subscribers.clear()
+            self._audience.clear()
             self.lines.forget_all()
 
+    def _follow(self, node: NodeProcess) -> None:
+        self.lines.follow(node.id, node.log_file, node.text)
+
     def _heading(self, text: str) -> None:
-        self.lines.drain()
+        self.lines.settle()
         self.lines.tell(f"\n==================== {text} ====================")
 
     def _check(self, what: str, holds: Callable[[], bool]) -> None:
@@ -135,25 +189,39 @@ class MembershipPlay:
     def _check_never(self, what: str, happens: Callable[[], bool]) -> None:
         self._checks.append(Check(what, not self.lines.wait_until(happens, _NEVER_S)))
 
-    def _subscriber(self, cluster: LocalCluster, node: str, address: str = "127.0.0.1:0") -> Subscriber:
-        subscriber = Subscriber(self.lines, address)
+    def _subscriber(self, cluster: LocalCluster, node: str) -> Subscriber:
+        from holdfast.testing.ports import HOST
+
+        # In the cluster's block of ports: a broker that dials an address nobody listens at must not be given it itself.
+        port = cluster.base_port + _SUBSCRIBERS + len(self._subscribers)
+        subscriber = Subscriber(self.lines, self.book, f"{HOST}:{port}")
         self._subscribers.append(subscriber)
         with cluster.connect_blocking(node) as client:
             subscriber.subscribe(client, node)
-        self.lines.drain()
+        self._audience.append(subscriber.address)
+        self._wait_for_all(cluster, f"SUBSCRIBE {subscriber.address}")
         return subscriber
 
-    def _publish(self, cluster: LocalCluster, node: str, text: str) -> None:
+    def _wait_for_all(self, cluster: LocalCluster, what: str) -> None:
+        """So that what a slower node says of it does not stand under the next heading."""
+        running = [node.id for node in cluster.nodes if node.is_running]
+        self.lines.wait_until(lambda: self.lines.have_handled(what, running), _SOON_S)
+
+    def _publish(self, cluster: LocalCluster, node: str, text: str, leaving: str | None = None) -> None:
+        """`leaving`: it unsubscribes meanwhile, and may get the message or not."""
         self.lines.say("Publisher", f"Publish to topic `{TOPIC}`: `{text}` at {node}")
+        noted = {address: self.book.leaves(text, address) for address in self._audience}
         with cluster.connect_blocking(node) as client:
             client.publish(TOPIC, text.encode())
+        for address, line in noted.items():
+            if address != leaving:
+                self.book.acknowledged(line)
         self.lines.drain()
 
     # --- the scenes -------------------------------------------------------------------------------
 
     def basic(self) -> None:
         with self._brokers(1) as cluster:
-            self.lines.say("Broker n1 LEADER", "New leader n1: there is nobody else to ask for a vote")
             self._heading("Subscribe")
             subscriber = self._subscriber(cluster, "n1")
             self._heading("Publish")
@@ -173,12 +241,11 @@ class MembershipPlay:
             self._check_never("it gets nothing once it has unsubscribed", lambda: "Hello, later" in subscriber.received)
             self._heading("Away and Back")
             again = self._subscriber(cluster, "n2")
-            address = again.address
             again.close()
             self.lines.say(again.name, "Subscriber is gone")
             self._publish(cluster, "n1", "Hello, are you there?")
             self._publish(cluster, "n2", "Hello, again")
-            back = Subscriber(self.lines, address)
+            back = Subscriber(self.lines, self.book, again.address)
             self._subscribers[-1] = back
             wanted = ["Hello, are you there?", "Hello, again"]
             self._check(
@@ -207,8 +274,10 @@ class MembershipPlay:
         with cluster.connect_blocking("n1") as client:
             leaving = threading.Thread(target=subscriber.unsubscribe, args=(client, "n1"))
             leaving.start()
-            self._publish(cluster, "n2", "Hello, too fast")
+            self._publish(cluster, "n2", "Hello, too fast", leaving=subscriber.address)
             leaving.join()
+        self._audience.remove(subscriber.address)
+        self._wait_for_all(cluster, f"UNSUBSCRIBE {subscriber.address}")
         self._heading("Publish Later")
         self._publish(cluster, "n2", "Hello, later")
 
@@ -222,11 +291,12 @@ class MembershipPlay:
             failed = cluster.control_leader()
             cluster.kill(failed)
             self.lines.say("Play", f"{failed} is killed (SIGKILL)")
+            self._check("the others have elected another leader", lambda: self.lines.leader not in (None, failed))
             leader = cluster.control_leader(other_than=failed)
-            self._check("the others have elected another leader", lambda: leader != failed)
             self._publish(cluster, leader, "Hello, new leader")
             self._check("the subscription survived it", lambda: subscriber.received == [HELLO, "Hello, new leader"])
             self._heading("Node Back")
+            self._follow(cluster.node(failed))
             cluster.start(failed)
             self._publish(cluster, failed, "Hello, I am back")
             self._check(
@@ -255,8 +325,7 @@ class MembershipPlay:
 
     def _join(self, cluster: LocalCluster) -> None:
         cluster.add_node("n3", wait=False)
-        node = cluster.node("n3")
-        self.lines.follow(node.id, node.log_file, node.text)
+        self._follow(cluster.node("n3"))
         self._check("the new node votes", lambda: "n3" in self._voters(cluster))
 
     @staticmethod

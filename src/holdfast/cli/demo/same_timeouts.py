@@ -63,6 +63,8 @@ class Duel:
             for raft in self.members.values():
                 raft.tick()
             for sender, receiver, message in arriving:
+                if isinstance(message, VoteReply) and not message.is_trial and message.is_granted:
+                    yield Said(tick, receiver, self.members[receiver].role.value, f"Be voted by {sender}")
                 self.members[receiver].step(sender, message)
             for name, raft in self.members.items():
                 yield from self._act(tick, name, raft)

@@ -9,7 +9,7 @@ from holdfast.frontends.http.publish import finished
 from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadBatch
 from holdfast.model.messages import BatchPublished
-from holdfast.wire.record_batch import split_batches
+from holdfast.wire.record_batch import header, split_batches
 
 
 async def publish_batches(services: Services, request: Request) -> Response:
@@ -18,6 +18,8 @@ async def publish_batches(services: Services, request: Request) -> Response:
     batches = split_batches(await request.body())
     if not batches:
         raise BadBatch("the body is empty; send one or more record batches")
+    if services.on_publish is not None:
+        services.on_publish(topic, sum(header(batch).record_count for batch in batches))
     stored = await finished(services.broker.publish_batches(topic, partition, batches))
     if any(each.buffered for each in stored):
         return json_response({"results": list(map(_buffered_result, stored))})

@@ -44,6 +44,8 @@ async def publish(services: Services, request: Request) -> Response:
     except (ValueError, RecursionError) as error:
         raise body_error(error, body) from None
     values = [message.value.encode() for message in plain.messages]
+    if services.on_publish is not None:
+        services.on_publish(topic, len(values))
     publishing = services.broker.publish_values(topic, values)
     offset = await finished(publishing.offset)
     return json_text(results_of_run(publishing.partition, offset, len(values)))
@@ -51,6 +53,8 @@ async def publish(services: Services, request: Request) -> Response:
 
 async def _publish_general(services: Services, topic: str, body: bytes) -> Response:
     messages, partition = messages_of(body)
+    if services.on_publish is not None:
+        services.on_publish(topic, len(messages))
     published = await finished(services.broker.publish(topic, messages, partition))
     if any(each.buffered for each in published):
         return json_response({"results": list(map(_buffered_result, published))})

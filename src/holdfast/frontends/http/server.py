@@ -54,12 +54,14 @@ class HttpFrontend:
         bounds: Bounds | None = None,
         file_buffer: Callable[[], FileBuffer] | None = None,
         transactions: Transactions | None = None,
+        on_publish: Callable[[str, int], None] | None = None,
     ) -> None:
         budget = BodyBudget(request_bytes_max=body_bytes_max, bytes_max=LARGEST_BODIES_HELD * body_bytes_max)
         self._services = Services(
             broker, info=info, metrics_source=metrics_source, log=log, budget=budget, transactions=transactions
         )
         self._services.file_buffer = file_buffer
+        self._services.on_publish = on_publish
         self._listening = Listening(
             self._served,
             log=log,

@@ -68,6 +68,8 @@ class Services:
         self.metrics_source = metrics_source
         self.pushes = Pushes(broker, log)
         self.queues = Queues(broker, session=uuid.uuid4().hex)
+        # Told of each publish that comes, where somebody wants to know.
+        self.on_publish: Callable[[str, int], None] | None = None
         # What the broker keeps while its store is away; none where it keeps nothing.
         self.file_buffer: Callable[[], FileBuffer] | None = None
         self._waits: set[asyncio.Task[bool]] = set()
