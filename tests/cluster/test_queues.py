@@ -44,6 +44,23 @@ async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Pat
         assert [await each.reads.read(9, "c", None) for each in queues.values()] == [None, None, None]
 
 
+async def test_read_that_was_told_that_there_is_nothing_takes_nothing_when_it_arrives_late_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as nodes:
+        first, late, third = (Queues(broker, f"session-{name}") for name, broker in nodes.brokers.items())
+        number = await first.create()
+        assert await first.reads.read(number, "c", "w:1") is None
+        assert await third.reads.read(number, "c", "v:7") is None
+        assert await third.reads.read(number, "c", "v:8") is None
+        await first.append(number, b"1", None)
+        assert await late.reads.read(number, "c", "w:1") is None
+        with pytest.raises(RequestOutdated):
+            await late.reads.read(number, "c", "v:7")
+        found = await first.reads.read(number, "c", "w:2")
+        assert found is not None and found.offset == 0
+
+
 async def test_exactly_one_node_says_that_it_leads(tmp_path: Path) -> None:
     async with running(tmp_path) as nodes:
 

@@ -97,9 +97,9 @@ class QueueReads:
                 is_current = True
                 continue
             made = _token(self._backend.topic(topic))
-            drawn = await self._drawn(partition, cursor, start, end, reads)
+            drawn = await self._drawn(partition, cursor, start, end, reads, is_current=is_current)
             await self._give(partition, made, drawn)
-            reads = [read for read, each in drawn if not each.count and each is not _OUTDATED]
+            reads = [read for read, each in drawn if not (each.count or each.is_repeat or each is _OUTDATED)]
             if is_current:
                 for read in reads:
                     _settle(read, None)
@@ -109,9 +109,19 @@ class QueueReads:
                 is_current = True
 
     async def _drawn(
-        self, partition: PartitionId, cursor: CursorName, start: Offset, end: Offset, reads: list[_Read]
+        self,
+        partition: PartitionId,
+        cursor: CursorName,
+        start: Offset,
+        end: Offset,
+        reads: list[_Read],
+        *,
+        is_current: bool,
     ) -> list[tuple[_Read, Drawn]]:
-        """What each of them has drawn, those without an id together."""
+        """What each of them has drawn, those without an id together.
+
+        That a read with an id gets nothing is decided too, once it is true: it may come again, late.
+        """
         named = [read for read in reads if read.request is not None]
         others = [read for read in reads if read.request is None]
         wanted = [read.request for read in named if read.request is not None]
@@ -121,7 +131,13 @@ class QueueReads:
         if start >= end and not named:
             return [(read, _NOTHING) for read in others]
         results = await self._backend.draw_cursor(
-            partition.topic, cursor, partition.number, start=start, end=end, wanted=wanted
+            partition.topic,
+            cursor,
+            partition.number,
+            start=start,
+            end=end,
+            wanted=wanted,
+            notes_nothing=is_current and bool(named),
         )
         found = []
         for read, each in zip(named, results, strict=False):
@@ -148,6 +164,8 @@ class QueueReads:
                 else:
                     _settle(read, message)
                     self._broker.stats.count_delivery(1, len(message.value))
+            elif each.is_repeat:
+                _settle(read, None)
 
 
 _NOTHING: Final = Drawn(Offset(0), 0)
