@@ -301,7 +301,7 @@ def membership(
         ]
         output.print_json({"passed": is_passed, "scenes": scenes})
     else:
-        table = output.table("scene", "shown", "holds")
+        table = output.table("scene", "shown", "holds", has_markup=True)
         for each in play.scenes:
             for check in each.checks:
                 table.add_row(each.name, check.what, "[green]yes[/green]" if check.holds else "[red]no[/red]")
