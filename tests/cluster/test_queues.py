@@ -11,7 +11,9 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.queue_brokers import broker_ids, info_of
 from holdfast.model.errors import RequestOutdated
-from tests.cluster.nodes import running, until
+from holdfast.model.ids import TimestampMs
+from holdfast.model.topics import TopicConfig
+from tests.cluster.nodes import Nodes, running, until
 
 
 async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Path) -> None:
@@ -59,6 +61,25 @@ async def test_read_that_was_told_that_there_is_nothing_takes_nothing_when_it_ar
             await late.reads.read(number, "c", "v:7")
         found = await first.reads.read(number, "c", "w:2")
         assert found is not None and found.offset == 0
+
+
+async def test_queue_that_was_made_anew_within_the_same_moment_has_its_own_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cluster.nodes.now_ms", lambda: TimestampMs(1_700_000_000_000))
+    nodes = Nodes(tmp_path, 1)
+    nodes.peers_of["n1"] = {}
+    await nodes.start()
+    broker = nodes.brokers["n1"]
+    queues = Queues(broker, "session")
+    await queues.create()
+    for value in (b"old", b"new"):
+        await queues.append(1, value, None)
+        found = await queues.reads.read(1, "c", None)
+        assert found is not None and found.value == value
+        await broker.delete_topic("queue-1")
+        await broker.create_topic("queue-1", TopicConfig(partitions=1))
+    await nodes.stop()
 
 
 async def test_exactly_one_node_says_that_it_leads(tmp_path: Path) -> None:
