@@ -13,11 +13,20 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from holdfast.cli import sources
+from holdfast.cli import output, sources
 from holdfast.cli.pacing import paced
 from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural, rate_per_s, size_bytes
 from holdfast.model.errors import TooLarge
 from tests.cli.program import environment, holdfast
+
+
+def test_table_shows_what_others_wrote_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    table = output.table("callback", "last error")
+    table.add_row("[fd00::a:b:1]:9000", "said '[/x] [bold] hello' :b:")
+    table.add_row(output.coloured("away", "red"), "-")
+    output.console().print(table)
+    shown = capsys.readouterr().out
+    assert "[fd00::a:b:1]:9000" in shown and "said '[/x] [bold] hello' :b:" in shown and "away" in shown
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,8 @@ FROZEN: list[tuple[Command, str]] = [
         "91980aa77265706c616365a26e3403cf0000018bcfe56800a26e32a161a3683a31",
     ),
     (
-        DrawCursor(ORDERS, "t1", BILLING, 2, Offset(3), Offset(9), [Draw("r1", "8", 2)]),
-        "91981ea66f7264657273a27431a762696c6c696e670203099193a27231a13802",
+        DrawCursor(ORDERS, "t1", BILLING, 2, Offset(3), Offset(9), [Draw("r1", "8", 2)], True),
+        "91991ea66f7264657273a27431a762696c6c696e670203099193a27231a13802c3",
     ),
     (
         AddCallback(ORDERS, "t1", BILLING, "h:1", "numbered", AT, TopicName("done"), "t2", {0: Offset(7)}),

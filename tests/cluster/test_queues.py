@@ -11,7 +11,9 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.queue_brokers import broker_ids, info_of
 from holdfast.model.errors import RequestOutdated
-from tests.cluster.nodes import running, until
+from holdfast.model.ids import TimestampMs
+from holdfast.model.topics import TopicConfig
+from tests.cluster.nodes import Nodes, running, until
 
 
 async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Path) -> None:
@@ -42,6 +44,42 @@ async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Pat
             other = await queues[nodes.another_than(name)].reads.read(9, "c", f"{name}:9")
             assert again is not None and other is not None and again.offset == other.offset
         assert [await each.reads.read(9, "c", None) for each in queues.values()] == [None, None, None]
+
+
+async def test_read_that_was_told_that_there_is_nothing_takes_nothing_when_it_arrives_late_elsewhere(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as nodes:
+        first, late, third = (Queues(broker, f"session-{name}") for name, broker in nodes.brokers.items())
+        number = await first.create()
+        assert await first.reads.read(number, "c", "w:1") is None
+        assert await third.reads.read(number, "c", "v:7") is None
+        assert await third.reads.read(number, "c", "v:8") is None
+        await first.append(number, b"1", None)
+        assert await late.reads.read(number, "c", "w:1") is None
+        with pytest.raises(RequestOutdated):
+            await late.reads.read(number, "c", "v:7")
+        found = await first.reads.read(number, "c", "w:2")
+        assert found is not None and found.offset == 0
+
+
+async def test_queue_that_was_made_anew_within_the_same_moment_has_its_own_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.cluster.nodes.now_ms", lambda: TimestampMs(1_700_000_000_000))
+    nodes = Nodes(tmp_path, 1)
+    nodes.peers_of["n1"] = {}
+    await nodes.start()
+    broker = nodes.brokers["n1"]
+    queues = Queues(broker, "session")
+    await queues.create()
+    for value in (b"old", b"new"):
+        await queues.append(1, value, None)
+        found = await queues.reads.read(1, "c", None)
+        assert found is not None and found.value == value
+        await broker.delete_topic("queue-1")
+        await broker.create_topic("queue-1", TopicConfig(partitions=1))
+    await nodes.stop()
 
 
 async def test_exactly_one_node_says_that_it_leads(tmp_path: Path) -> None:

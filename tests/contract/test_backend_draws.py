@@ -15,8 +15,10 @@ from tests.contract.stores import Store
 TOPIC, CURSOR = TopicName("t"), CursorName("c")
 
 
-async def draw(store: Store, *wanted: Draw, start: int = 0, end: int = 10) -> list[Drawn]:
-    return await store.backend.draw_cursor(TOPIC, CURSOR, 0, start=Offset(start), end=Offset(end), wanted=wanted)
+async def draw(store: Store, *wanted: Draw, start: int = 0, end: int = 10, notes_nothing: bool = False) -> list[Drawn]:
+    return await store.backend.draw_cursor(
+        TOPIC, CURSOR, 0, start=Offset(start), end=Offset(end), wanted=wanted, notes_nothing=notes_nothing
+    )
 
 
 def drawn(first: int, count: int = 1) -> Drawn:
@@ -53,9 +55,27 @@ async def test_nothing_is_drawn_where_there_is_nothing_and_no_cursor_is_made(sto
     assert store.cursor("t", "c") is None
     assert await draw(store, Draw("a", "1", 5), end=2) == [drawn(0, 2)]
     assert await draw(store, Draw("a", "2", 5), end=2) == [NOTHING_DRAWN]
-    # What was not given is not remembered: asked again, it gets what has come meanwhile.
+    # What was not given is not remembered unless that is wanted: asked again, it gets what has come meanwhile.
     assert await draw(store, Draw("a", "2", 5), Draw("b", "1"), end=4) == [drawn(2, 2), NOTHING_DRAWN]
     assert await draw(store, Draw("a", "2"), Draw("b", "1"), end=4) == [again(2, 2), NOTHING_DRAWN]
+
+
+async def test_request_that_was_told_that_there_is_nothing_takes_nothing_when_it_comes_again(store: Store) -> None:
+    await store.create()
+    told = await draw(store, Draw("a", "1"), Draw("b", "1"), Draw("a", "1"), end=0, notes_nothing=True)
+    assert told == [NOTHING_DRAWN, NOTHING_DRAWN, again(0, 0)]
+    assert store.cursor("t", "c") == {0: 0}
+    assert await draw(store, Draw("b", "2"), end=0, notes_nothing=True) == [NOTHING_DRAWN]
+    await store.restart()
+    assert await draw(store, Draw("a", "1"), Draw("b", "1"), end=5) == [again(0, 0), OUTDATED_DRAW]
+    assert await draw(store, Draw("a", "2", 3), Draw("b", "2"), end=5) == [drawn(0, 3), again(0, 0)]
+    told = await draw(store, Draw("a", "3", 3), Draw("d", "1"), end=5, notes_nothing=True)
+    assert told == [drawn(3, 2), NOTHING_DRAWN]
+    assert await draw(store, Draw("d", "1"), Draw("a", "3", 3), end=9) == [again(0, 0), again(3, 2)]
+    assert store.cursor("t", "c") == {0: 5}
+    # Of those who were told so the latest are remembered, like of all others.
+    await draw(store, *[Draw(f"r{number}", "1") for number in range(READERS_PER_CURSOR_MAX)], end=5, notes_nothing=True)
+    assert await draw(store, Draw("r0", "1"), Draw("d", "1"), end=9) == [again(0, 0), drawn(5)]
 
 
 async def test_draw_begins_where_the_log_does_and_follows_a_seek(store: Store) -> None:

@@ -152,6 +152,22 @@ def test_answer_that_comes_in_pieces_arrives_whole() -> None:
         assert got.body == TOPIC and got.values("content-length") == [str(len(TOPIC))]
 
 
+def test_publish_that_may_be_stored_is_told_from_one_that_was_never_sent() -> None:
+    async def hang_up(got: Got, writer: asyncio.StreamWriter) -> None:
+        if got.line.startswith("POST"):
+            writer.transport.abort()
+        else:
+            writer.write(answer(b'{"topic":"orders"}'))
+
+    published = {"messages": [{"value": "x"}]}
+    with faking(hang_up) as node, proxying([f"g=127.0.0.1:{node.port}"]) as proxy:
+        unknown = proxy.call("POST", "/v1/topics/orders/messages", published)
+        assert (unknown.status, unknown.code) == (503, "leader_changed")
+    with proxying([f"g=127.0.0.1:{free_port()}"]) as proxy:
+        unsent = proxy.call("POST", "/v1/topics/orders/messages", published)
+        assert (unsent.status, unsent.code) == (503, "no_group_answers")
+
+
 def test_tails_and_uploads_leave_queue_calls_and_health_checks_their_connections() -> None:
     async def reply(got: Got, writer: asyncio.StreamWriter) -> None:
         if "/tail" in got.line:

@@ -224,14 +224,23 @@ class Backend(Protocol):
         ...
 
     async def draw_cursor(
-        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+        self,
+        topic: TopicName,
+        name: CursorName,
+        number: int,
+        *,
+        start: Offset,
+        end: Offset,
+        wanted: Sequence[Draw],
+        notes_nothing: bool = False,
     ) -> list[Drawn]:
         """Give readers who share a cursor what comes next in one partition, in their order; durable on return.
 
         From where the cursor stands, but not below `start`, up to `end`: of all that is drawn, through whichever nodes,
         no offset is given twice. A draw that comes twice is recognised by its reader and request, also after a change
         of leader, and has the same result (`model.draws`). That nothing is to be had is as current as what is known
-        here. `LeaderChanged` means that nobody knows; to draw again with the same requests is safe.
+        here; with `notes_nothing` it is a result like any other, and makes the cursor where there is none.
+        `LeaderChanged` means that nobody knows; to draw again with the same requests is safe.
         """
         ...
 

@@ -11,13 +11,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.broker import queue_names
-from holdfast.broker.read_ahead import ReadAhead
+from holdfast.broker.read_ahead import ReadAhead, TopicToken, token_of
 from holdfast.broker.results import refuse
 from holdfast.model.draws import OUTDATED_DRAW, Draw, Drawn
 from holdfast.model.errors import HoldfastError, RequestOutdated, ShuttingDown, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId
 from holdfast.model.messages import StoredMessage
-from holdfast.model.topics import Topic
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 _READS_MAX: Final = 256
 
 _Key = tuple[int, CursorName]
-# What tells a topic from another one that had its name before.
-_Token = tuple[int, int, str] | None
 
 
 class _Read(NamedTuple):
@@ -96,10 +93,10 @@ class QueueReads:
                 await asyncio.gather(self._backend.catch_up(partition), self._backend.catch_up_cursors())
                 is_current = True
                 continue
-            made = _token(self._backend.topic(topic))
-            drawn = await self._drawn(partition, cursor, start, end, reads)
+            made = token_of(self._backend.topic(topic))
+            drawn = await self._drawn(partition, cursor, start, end, reads, is_current=is_current)
             await self._give(partition, made, drawn)
-            reads = [read for read, each in drawn if not each.count and each is not _OUTDATED]
+            reads = [read for read, each in drawn if not (each.count or each.is_repeat or each is _OUTDATED)]
             if is_current:
                 for read in reads:
                     _settle(read, None)
@@ -109,9 +106,19 @@ class QueueReads:
                 is_current = True
 
     async def _drawn(
-        self, partition: PartitionId, cursor: CursorName, start: Offset, end: Offset, reads: list[_Read]
+        self,
+        partition: PartitionId,
+        cursor: CursorName,
+        start: Offset,
+        end: Offset,
+        reads: list[_Read],
+        *,
+        is_current: bool,
     ) -> list[tuple[_Read, Drawn]]:
-        """What each of them has drawn, those without an id together."""
+        """What each of them has drawn, those without an id together.
+
+        That a read with an id gets nothing is decided too, once it is true: it may come again, late.
+        """
         named = [read for read in reads if read.request is not None]
         others = [read for read in reads if read.request is None]
         wanted = [read.request for read in named if read.request is not None]
@@ -121,7 +128,13 @@ class QueueReads:
         if start >= end and not named:
             return [(read, _NOTHING) for read in others]
         results = await self._backend.draw_cursor(
-            partition.topic, cursor, partition.number, start=start, end=end, wanted=wanted
+            partition.topic,
+            cursor,
+            partition.number,
+            start=start,
+            end=end,
+            wanted=wanted,
+            notes_nothing=is_current and bool(named),
         )
         found = []
         for read, each in zip(named, results, strict=False):
@@ -133,14 +146,14 @@ class QueueReads:
                 found.append((read, Drawn(Offset(together.first + place), 1) if is_there else _NOTHING))
         return found
 
-    async def _give(self, partition: PartitionId, made: _Token, drawn: list[tuple[_Read, Drawn]]) -> None:
+    async def _give(self, partition: PartitionId, made: TopicToken | None, drawn: list[tuple[_Read, Drawn]]) -> None:
         for read, each in drawn:
             if each is _OUTDATED:
                 refuse(read.done, RequestOutdated("a later request of the same reader came before this one"))
             elif each.count:
                 try:
                     message = await self._read_ahead.message(partition, each.first)
-                    if _token(self._backend.topic(partition.topic)) != made:
+                    if token_of(self._backend.topic(partition.topic)) != made:
                         # What was drawn was of the one before: this one's reader has not come to its messages yet.
                         raise TopicNotFound(f"{partition.topic} was deleted while it was read; read again")
                 except HoldfastError as error:
@@ -148,14 +161,12 @@ class QueueReads:
                 else:
                     _settle(read, message)
                     self._broker.stats.count_delivery(1, len(message.value))
+            elif each.is_repeat:
+                _settle(read, None)
 
 
 _NOTHING: Final = Drawn(Offset(0), 0)
 _OUTDATED: Final = OUTDATED_DRAW
-
-
-def _token(topic: Topic | None) -> _Token:
-    return None if topic is None else (topic.id, topic.created_ms, topic.token)
 
 
 def _settle(read: _Read, message: StoredMessage | None) -> None:

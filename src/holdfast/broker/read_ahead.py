@@ -15,6 +15,7 @@ from holdfast.model.errors import OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.limits import KIB, MIB
 from holdfast.model.messages import StoredMessage
+from holdfast.model.topics import Topic
 
 if TYPE_CHECKING:
     from holdfast.broker.broker import Broker
@@ -26,9 +27,17 @@ _KEPT_BYTES_MAX: Final = 8 * MIB
 _MESSAGE_BYTES: Final = 500
 
 
+# What tells a topic from another one that had its name before.
+TopicToken = tuple[int, int, str]
+
+
+def token_of(topic: Topic | None) -> TopicToken | None:
+    return None if topic is None else (topic.id, topic.created_ms, topic.token)
+
+
 class _Key(NamedTuple):
     partition: PartitionId
-    created_ms: int
+    token: TopicToken | None
     cuts: int
     block: int
 
@@ -45,10 +54,8 @@ class ReadAhead:
     async def message(self, partition: PartitionId, offset: Offset) -> StoredMessage:
         """The message at an offset. Raises like `Broker.read`."""
         backend = self._broker.backend
-        topic = backend.topic(partition.topic)
-        created_ms = 0 if topic is None else topic.created_ms
         number = offset // _BLOCK_MESSAGES
-        key = _Key(partition, created_ms, len(backend.cuts(partition)), number)
+        key = _Key(partition, token_of(backend.topic(partition.topic)), len(backend.cuts(partition)), number)
         block = self._blocks.get(key)
         if block is not None:
             self._blocks.move_to_end(key)

@@ -106,7 +106,7 @@ def _show(facts: dict[str, Any]) -> None:
     verdict = "[green]ready[/green]" if facts["ready"] else "[red]not ready[/red]"
     if not facts["reachable"]:
         verdict = "[red]unreachable[/red]"
-    table = output.table("", "")
+    table = output.table("", "", has_markup=True)
     table.show_header = False
     table.add_row("broker", f"[bold]{escape(facts['server'])}[/bold] is {verdict}")
     if facts["reason"]:
@@ -160,10 +160,12 @@ def _add_details(add_row: Any, facts: dict[str, Any]) -> None:
 
 
 def _add_pair(add_row: Any, pair: dict[str, Any]) -> None:
+    from rich.markup import escape
+
     add_row("pair", f"{pair['role']}, epoch {pair['epoch']}; {plural(pair['failovers'], 'failover')} since it started")
     there = "is there" if pair["partner_is_up"] else "[red]cannot be reached[/red]"
     lag = "" if not pair["lag"] else f", {plural(pair['lag'], 'batch')} behind"
-    add_row("partner", f"{pair['partner']} {there}{lag}")
+    add_row("partner", f"{escape(pair['partner'])} {there}{lag}")
     if pair["is_alone"]:
         add_row("", "[yellow]alone: what is acknowledged is on this broker only[/yellow]")
     add_row("replicas held", f"{pair['replicas_held']:,} not known to be delivered")

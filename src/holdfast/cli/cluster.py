@@ -122,9 +122,12 @@ def _verdict(described: ClusterDescription) -> str:
     missing = ", ".join(described.missing)
     asked = f"as {described.asked} sees it"
     if described.store is not None:
+        from rich.markup import escape
+
+        store = escape(described.store)
         if not described.has_quorum:
-            return f"[red]The database is away ({described.store}, {asked}): nothing can be stored.[/red]"
-        return f"[green]The database leads every partition ({described.store}, {asked}); brokers come and go.[/green]"
+            return f"[red]The database is away ({store}, {asked}): nothing can be stored.[/red]"
+        return f"[green]The database leads every partition ({store}, {asked}); brokers come and go.[/green]"
     if not described.has_quorum:
         who = f"start {missing} again" if missing else "wait for the election, a second or two"
         return f"[red]No majority of {nodes} nodes ({asked}): nothing can be stored. What to do: {who}.[/red]"

@@ -8,6 +8,7 @@ from holdfast.cli import output
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from holdfast.model.cluster import NodeDescription
 
@@ -40,5 +41,5 @@ def cell(value: object) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def state_text(state: str) -> str:
-    return f"[{_COLOURS.get(state, 'red')}]{state}[/]"
+def state_text(state: str) -> Text:
+    return output.coloured(state, _COLOURS.get(state, "red"))

@@ -25,13 +25,11 @@ def check(
         output.print_json(checked)
         return
 
-    from rich.markup import escape
-
     table = output.table("setting", "value", "what it is")
     for name in node_config.SETTINGS:
         value = getattr(checked, name)
         shown = "" if value in (None, []) else ", ".join(value) if isinstance(value, list) else str(value)
-        table.add_row(name, escape(shown), escape(settings.description(name)))
+        table.add_row(name, shown, settings.description(name))
     console = output.console()
     console.print(table)
     console.print("These settings are fine.")

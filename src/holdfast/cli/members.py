@@ -197,10 +197,12 @@ def _tell(described: MembersDescription, node: str, how_far: HowFar, done: str, 
 def _show(described: MembersDescription) -> None:
     table = output.table("node", "state", "silent for", "votes in", "leads", "lag", "peer", numbers=("leads", "lag"))
     for member in described.members:
-        state = f"[{_COLOURS.get(member.state, 'yellow')}]{member.state}[/]"
+        state = output.coloured(member.state, _COLOURS.get(member.state, "yellow"))
+        if member.replaces:
+            state.append(f", takes the place of {member.replaces}")
         table.add_row(
             member.node,
-            f"{state}, takes the place of {member.replaces}" if member.replaces else state,
+            state,
             _silence(member.silent_since_ms),
             cell(None) if member.state == "removed" else f"{member.votes_in} of {member.groups}",
             cell(member.partitions_led),

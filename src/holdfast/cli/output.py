@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress
     from rich.table import Table
+    from rich.text import Text
 
 
 _PIPE_COLUMNS = 500
@@ -34,20 +35,36 @@ def console() -> Console:
     """Where results are drawn. In a pipe nothing is wrapped: paths must stay whole for grep."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
 def error_console() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
-def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """A table without lines; columns that are `numbers` are set to the right."""
+def coloured(text: str, colour: str) -> Text:
+    """A cell of a table; what is appended to it has no colour."""
+    from rich.text import Text
+
+    return Text().append(text, colour)
+
+
+def table(*columns: str, numbers: tuple[str, ...] = (), has_markup: bool = False) -> Table:
+    """A table without lines; columns that are `numbers` are set to the right.
+
+    What is in its cells comes from brokers, receivers and files, and is shown as it is: `[::1]` is an address. With
+    `has_markup`, whoever adds a row escapes such text.
+    """
     from rich.table import Table
+    from rich.text import Text
 
-    made = Table(box=None, pad_edge=False, header_style="bold")
+    class AsItIs(Table):
+        def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
+            super().add_row(*(Text(each) if isinstance(each, str) else each for each in cells), **more)
+
+    made = (Table if has_markup else AsItIs)(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     return made

@@ -88,10 +88,10 @@ def describe(topic: Topic, server: Server = SERVER_DEFAULT, as_json: Json = Fals
     columns = ("partition", "leader", "first offset", "next offset", "messages", "size", "segments", "damaged")
     table = output.table(*columns, numbers=tuple(name for name in columns if name != "leader"))
     for each in described.partitions:
-        damaged = f"[red]{each.damaged_batches}[/red]" if each.damaged_batches else "0"
+        damaged = output.coloured(str(each.damaged_batches), "red") if each.damaged_batches else "0"
         table.add_row(
             str(each.partition),
-            each.leader or "[red]none now[/red]",
+            each.leader or output.coloured("none now", "red"),
             str(each.start_offset),
             str(each.end_offset),
             f"{each.end_offset - each.start_offset:,}",

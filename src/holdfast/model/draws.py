@@ -1,7 +1,8 @@
 """Draws: readers who share a cursor are given what comes next, each message to one of them.
 
 A draw names who asks and which of its requests this is, so that one that comes twice is told from the next one: the
-last draw of each reader is kept as long as the cursor, and asked for again it has the same result.
+last draw of each reader is kept as long as the cursor, and asked for again it has the same result. That may be nothing,
+where whoever draws wants that remembered too: else a request that was told so, and comes again late, takes a message.
 """
 
 from __future__ import annotations

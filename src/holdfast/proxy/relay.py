@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Final
 
 from holdfast.frontends.http.exchange import ClientGone, HeaderList, Receive, Response
+from holdfast.model.errors import LeaderChanged
 from holdfast.model.limits import KIB
 from holdfast.proxy.groups import Group
 from holdfast.proxy.nodes import Node
@@ -85,7 +86,10 @@ class Relay:
         self._is_long = is_upload or (method in _SAFE and target.partition(b"?")[0].endswith(_LONG_ANSWERS))
 
     async def response(self) -> Response:
-        """The node's answer; its body is a stream. Raises `NoGroupAnswers`, `Overloaded`."""
+        """The node's answer; its body is a stream.
+
+        Raises `NoGroupAnswers` and `Overloaded` where nothing was done, `LeaderChanged` where nobody knows.
+        """
         may_repeat = self._method in _SAFE and not self._has_body
         refusal: tuple[Pool, NodeConnection, Head] | None = None
         failures: list[NodeFailed] = []
@@ -104,7 +108,9 @@ class Relay:
                 failures.append(error)
                 if may_repeat or not error.sent:
                     continue
-                raise self._group.silent(failures) from None
+                raise LeaderChanged(
+                    f"{node.address} had the request and did not answer ({error}): what was asked may be done or not"
+                ) from None
             except BaseException:
                 connection.abort()
                 pool.give_back(connection)

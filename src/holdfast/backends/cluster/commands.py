@@ -81,7 +81,10 @@ class TakeCursor(msgspec.Struct, array_like=True, frozen=True, tag=8):
 
 
 class DrawCursor(msgspec.Struct, array_like=True, frozen=True, tag=30):
-    """Give readers the next offsets, in this order: none below `start`, where the log begins, nor from `end` on."""
+    """Give readers the next offsets, in this order: none below `start`, where the log begins, nor from `end` on.
+
+    With `notes_nothing`, whoever gets none is remembered like the others: asked again, it gets none again.
+    """
 
     topic: TopicName
     token: str
@@ -90,6 +93,7 @@ class DrawCursor(msgspec.Struct, array_like=True, frozen=True, tag=30):
     start: Offset
     end: Offset
     wanted: list[Draw]
+    notes_nothing: bool
 
 
 class NoteNode(msgspec.Struct, array_like=True, frozen=True, tag=5):

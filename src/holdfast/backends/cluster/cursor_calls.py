@@ -35,9 +35,19 @@ class CursorCalls:
         await self.state.cursors.take((topic, name), number, stands_at=stands_at, to=to)
 
     async def draw_cursor(
-        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+        self,
+        topic: TopicName,
+        name: CursorName,
+        number: int,
+        *,
+        start: Offset,
+        end: Offset,
+        wanted: Sequence[Draw],
+        notes_nothing: bool = False,
     ) -> list[Drawn]:
-        return await self.state.cursors.draw((topic, name), number, start=start, end=end, wanted=wanted)
+        return await self.state.cursors.draw(
+            (topic, name), number, start=start, end=end, wanted=wanted, notes_nothing=notes_nothing
+        )
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self.state.cursors.drop((topic, name))

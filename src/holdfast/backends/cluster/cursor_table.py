@@ -131,20 +131,28 @@ class CursorTable:
         return {take.number: take.to}
 
     async def draw(
-        self, key: CursorKey, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+        self,
+        key: CursorKey,
+        number: int,
+        *,
+        start: Offset,
+        end: Offset,
+        wanted: Sequence[Draw],
+        notes_nothing: bool,
     ) -> list[Drawn]:
-        """Give readers what comes next. Where that is nothing, as far as is decided here, nothing has to be decided."""
+        """Give readers what comes next. What can be told by what is decided here has not to be decided again."""
         token = self._token_of(key[0])
         if not token:
             raise TopicNotFound(f"there is no topic {key[0]}")
         cursor = self._cursors.get(key)
         position = start if cursor is None else max(start, cursor.decided.get(number, start))
-        if position < end:
-            return await self._propose_draw(DrawCursor(key[0], token, key[1], number, start, end, list(wanted)))
-        table = None if cursor is None else cursor.draws.get(number)
-        if table is None:
-            return [NOTHING_DRAWN] * len(wanted)
-        return [table.drawn_before(each) or NOTHING_DRAWN for each in wanted]
+        if position >= end:
+            table = None if cursor is None else cursor.draws.get(number)
+            before = [None if table is None else table.drawn_before(each) for each in wanted]
+            if not notes_nothing or None not in before:
+                return [each or NOTHING_DRAWN for each in before]
+        command = DrawCursor(key[0], token, key[1], number, start, end, list(wanted), notes_nothing)
+        return await self._propose_draw(command)
 
     def apply_draw(self, draw: DrawCursor) -> tuple[list[Drawn], dict[int, Offset], list[DrawRow]]:
         """It is this one's turn; also the position, if it changed, and the rows that changed."""
@@ -157,12 +165,12 @@ class CursorTable:
         results: list[Drawn] = []
         rows: list[DrawRow] = []
         for wanted in draw.wanted:
-            drawn, row = table.draw(position, draw.end, wanted)
+            drawn, row = table.draw(position, draw.end, wanted, notes_nothing=draw.notes_nothing)
             results.append(drawn)
             if row is not None:
                 rows.append(row)
                 position = Offset(position + row.count)
-        if position == begin:
+        if position == begin and (not rows or draw.number in cursor.decided):
             return results, {}, rows
         self._cursors[key] = cursor
         cursor.decided[draw.number] = position

@@ -46,18 +46,20 @@ class DrawTable:
             return Drawn(last.first, last.count, is_repeat=True)
         return OUTDATED_DRAW if is_outdated(wanted.request, last.request) else None
 
-    def draw(self, position: Offset, end: Offset, wanted: Draw) -> tuple[Drawn, DrawRow | None]:
-        """Draw from `position`; also the row that changed."""
+    def draw(self, position: Offset, end: Offset, wanted: Draw, *, notes_nothing: bool) -> tuple[Drawn, DrawRow | None]:
+        """Draw from `position`; also the row that changed. With `notes_nothing`, nothing is a result to remember."""
         before = self.drawn_before(wanted)
         if before is not None:
             return before, None
         count = min(wanted.count, end - position)
-        if count <= 0:
-            return NOTHING_DRAWN, None
+        drawn = Drawn(position, count) if count > 0 else NOTHING_DRAWN
+        if not drawn.count and not notes_nothing:
+            return drawn, None
         self._number += 1
-        row = DrawRow(self._place_for(wanted.reader), self._number, wanted.reader, wanted.request, position, count)
+        place = self._place_for(wanted.reader)
+        row = DrawRow(place, self._number, wanted.reader, wanted.request, drawn.first, drawn.count)
         self._last[wanted.reader] = row
-        return Drawn(position, count), row
+        return drawn, row
 
     def _place_for(self, reader: str) -> int:
         """The reader's own place, a free one, or the one of whoever is forgotten for it."""

@@ -283,9 +283,19 @@ class PostgresBackend(NoMembers, NothingVoid):
         await self._cursors.take(topic, name, number, stands_at=stands_at, to=to)
 
     async def draw_cursor(
-        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+        self,
+        topic: TopicName,
+        name: CursorName,
+        number: int,
+        *,
+        start: Offset,
+        end: Offset,
+        wanted: Sequence[Draw],
+        notes_nothing: bool = False,
     ) -> list[Drawn]:
-        return await self._cursors.draw(topic, name, number, start=start, end=end, wanted=wanted)
+        return await self._cursors.draw(
+            topic, name, number, start=start, end=end, wanted=wanted, notes_nothing=notes_nothing
+        )
 
     async def delete_cursor(self, topic: TopicName, name: CursorName) -> None:
         await self._cursors.delete(topic, name)

@@ -172,7 +172,15 @@ class Cursors:
         self.moved(known.id, name, number, to, taken[0][0])
 
     async def draw(
-        self, topic: TopicName, name: CursorName, number: int, *, start: Offset, end: Offset, wanted: Sequence[Draw]
+        self,
+        topic: TopicName,
+        name: CursorName,
+        number: int,
+        *,
+        start: Offset,
+        end: Offset,
+        wanted: Sequence[Draw],
+        notes_nothing: bool,
     ) -> list[Drawn]:
         """Give readers what comes next; the database decides, in the order in which it is asked."""
         known = self._topics.by_name.get(topic)
@@ -180,7 +188,7 @@ class Cursors:
             raise TopicNotFound(f"there is no topic {topic}")
         columns = ([each.reader for each in wanted], [each.request for each in wanted], [each.count for each in wanted])
         ((firsts, counts, repeats, position, move),) = await self._database.fetch(
-            sql("draw_cursor"), known.id, name, number, start, end, *columns, READERS_PER_CURSOR_MAX
+            sql("draw_cursor"), known.id, name, number, start, end, *columns, READERS_PER_CURSOR_MAX, notes_nothing
         )
         if len(firsts) != len(wanted):
             raise TopicNotFound(f"topic {topic} was deleted")

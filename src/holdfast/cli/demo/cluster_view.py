@@ -28,7 +28,7 @@ def drawn(score: ClusterScore, seconds: float) -> list[RenderableType]:
 def table(score: ClusterScore) -> Any:
     """The verdict so far, a line for each reader."""
     columns = ("reader", "sent", "acknowledged", "received", "lost", "duplicated", "out of order")
-    made = output.table(*columns, numbers=columns[1:])
+    made = output.table(*columns, numbers=columns[1:], has_markup=True)
     for reader in score.readers:
         verdict = score.judged(reader)
         flaws = (f"[red]{count}[/red]" if count else "0" for count in verdict[1:])

@@ -32,7 +32,7 @@ def table(score: FailoverScore) -> Any:
     """The verdict so far."""
     verdict = score.verdict()
     columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out of order", "longest gap")
-    made = output.table(*columns, numbers=columns)
+    made = output.table(*columns, numbers=columns, has_markup=True)
     flaws = (verdict[name] for name in ("lost", "duplicated", "out_of_order"))
     made.add_row(
         *(f"{verdict[name]:,}" for name in ("sent", "acknowledged", "received")),

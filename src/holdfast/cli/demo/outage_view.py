@@ -31,7 +31,7 @@ def table(score: OutageScore) -> Any:
     """The verdict so far; what is lost is known at the end only."""
     verdict = score.verdict()
     columns = ("sent", "acknowledged", "of these buffered", "stored", "lost", "duplicated", "out of order")
-    made = output.table(*columns, numbers=columns)
+    made = output.table(*columns, numbers=columns, has_markup=True)
     flaws = [verdict[name] for name in ("lost", "duplicated", "out_of_order")] if score.stored else []
     made.add_row(
         *(f"{verdict[name]:,}" for name in ("sent", "acknowledged", "buffered")),

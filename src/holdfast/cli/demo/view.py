@@ -103,7 +103,7 @@ def drawn(score: Score, seconds: float) -> list[RenderableType]:
 def table(score: Score) -> Any:
     """The verdict so far, a line for each reader."""
     columns = ("reader", "sent", "acknowledged", "received", "lost", "duplicated", "out of order")
-    made = output.table(*columns, numbers=columns[1:])
+    made = output.table(*columns, numbers=columns[1:], has_markup=True)
     for name, verdict in score.verdicts().items():
         made.add_row(
             name,

@@ -41,7 +41,7 @@ FROM taken
 
 -- name: draw_cursor
 -- Gives readers what comes next, in their order (migrations/0007_repeats.sql).
-SELECT firsts, drawn, repeats, new_position, new_move FROM holdfast.draw($1, $2, $3, $4, $5, $6, $7, $8, $9)
+SELECT firsts, drawn, repeats, new_position, new_move FROM holdfast.draw($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: delete_cursor
 WITH deleted AS (
