@@ -153,6 +153,18 @@ async def test_leader_whose_disk_loses_who_its_members_are_does_not_go_on(
             await publish(nodes, "n1", 1)
 
 
+async def test_node_that_cannot_look_after_its_groups_any_more_does_not_go_on_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise AssertionError("two leaders in one term")
+
+    async with cluster(tmp_path, 2) as nodes:
+        monkeypatch.setattr(nodes.backends["n1"].upkeep, "_spread_leaders", broken)
+        await until(lambda: nodes.failed == ["n1"])
+        assert "two leaders in one term" in str(nodes.backends["n1"].problem())
+
+
 async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
