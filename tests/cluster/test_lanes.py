@@ -11,8 +11,9 @@ import pytest
 from holdfast.backends.cluster.forwarding import Lane
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import PublishReply, PublishRequest, encode
-from holdfast.model.errors import NoQuorum, NotLeader
+from holdfast.model.errors import LeaderChanged, NoQuorum, NotLeader
 from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.model.messages import BatchPublished
 from holdfast.wire.record_batch import Buffer
 
@@ -26,7 +27,7 @@ class Leader:
 
     def __init__(self, *, is_here: bool) -> None:
         self.leads = is_here
-        self.leader_node = "n1" if is_here else "n2"
+        self.leader_node: str | None = "n1" if is_here else "n2"
         self.stored: list[bytes] = []
         self.given: list[tuple[bytes, asyncio.Future[BatchPublished]]] = []
 
@@ -96,6 +97,28 @@ async def test_refusal_by_a_new_leader_does_not_wait_for_one_that_is_silent() ->
     await given(leader, 1)
     leader.store()
     assert (await silent).base_offset == 1
+
+
+async def test_node_that_is_removed_refuses_what_waits_and_awaits_the_answer_of_what_may_be_stored() -> None:
+    leader = Leader(is_here=False)
+    lane = Lane(PARTITION, cast(Replica, leader), leader, leader.publish_here, lambda replica: NoQuorum("nobody leads"))
+    stored, refused, lost = (lane.forward(bytearray(b"%d" % number), has_ids=True) for number in range(3))
+    await given(leader, 3)
+    leader.leader_node = None
+    waiting = lane.forward(bytearray(b"3"), has_ids=False)
+    lane.end(NodeRemoved("taken out"))
+    leader.store()
+    leader.refuse()
+    leader.given.pop()[1].set_exception(LeaderChanged("lost"))
+    async with asyncio.timeout(1):
+        assert (await stored).base_offset == 0
+        for each in (waiting, refused):
+            with pytest.raises(NodeRemoved):
+                await each
+        with pytest.raises(LeaderChanged):
+            await lost
+    await several_turns()
+    assert lane.is_empty
 
 
 async def several_turns() -> None:

@@ -18,13 +18,17 @@ from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import JoinRequest
 from holdfast.consensus.members import Members
 from holdfast.consensus.replica_names import replica_id
+from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import StorageFailed
-from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire.peer import OLDEST_VERSION, Hello
+from holdfast.wire.text import STANDARD
 from tests.cluster.nodes import Nodes, until
 from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled
+from tests.support.broker_process import free_port
 
 
 async def damaged(nodes: Nodes, name: str) -> None:
@@ -65,6 +69,45 @@ async def test_node_with_others_begins_a_new_life_after_damage_where_no_setting_
         (tmp_path / "n1" / peer_book.FILE_NAME).unlink()
         await nodes.start("n1")
         assert nodes.backends["n1"].neighbours.own_life != life
+
+
+async def test_subscriber_at_a_node_that_is_removed_is_told_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        await publish(nodes, "n1", 1)
+        third = nodes.brokers["n3"]
+        await until(lambda: third.backend.end_offset(PartitionId(ORDERS, 0)) == 1)
+        server = TextFrontend(third, STANDARD)
+        host, port = await server.start("127.0.0.1", free_port())
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"SUBSCRIBE|orders\n")
+        assert await reader.readline() == STANDARD.connected
+        assert await reader.readline() == STANDARD.subscribed
+        long_poll = asyncio.create_task(third.wait_for(ORDERS, {0: Offset(1), 1: Offset(0)}, 60.0))
+        await removed(nodes, "n3", "n1")
+        async with asyncio.timeout(5):
+            assert (await reader.readline()).startswith(b"ERROR|node_removed|")
+            assert await reader.readline() == b""
+            with pytest.raises(NodeRemoved):
+                await long_poll
+        writer.close()
+        await server.stop(0.0)
+
+
+async def test_publisher_at_a_leaving_node_goes_on_until_that_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node hears no more of groups that it is out of, while others may take long."""
+    async with cluster(tmp_path, 3) as nodes:
+        for backend in nodes.backends.values():
+            monkeypatch.setattr(backend.upkeep, "_finish_change", lambda: None)
+        await nodes.backends["n1"].remove_member("n3")
+        left, leaver = (nodes.backends[name].topics_here.found(PartitionId(ORDERS, 0)) for name in ("n1", "n3"))
+        await until(lambda: len(left.raft.members.voters) == 2)
+        await until(lambda: leaver.leader_node is None)
+        async with asyncio.timeout(3):
+            await publish(nodes, "n3", 3)
+            with pytest.raises(NodeRemoved, match="being taken out"):
+                await nodes.backends["n3"].catch_up(PartitionId(ORDERS, 0))
 
 
 async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_each(
@@ -112,6 +155,18 @@ async def test_leader_whose_disk_loses_who_its_members_are_does_not_go_on(
         assert replica.raft.members != wanted
         with pytest.raises(StorageFailed):
             await publish(nodes, "n1", 1)
+
+
+async def test_node_that_cannot_look_after_its_groups_any_more_does_not_go_on_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise AssertionError("two leaders in one term")
+
+    async with cluster(tmp_path, 2) as nodes:
+        monkeypatch.setattr(nodes.backends["n1"].upkeep, "_spread_leaders", broken)
+        await until(lambda: nodes.failed == ["n1"])
+        assert "two leaders in one term" in str(nodes.backends["n1"].problem())
 
 
 async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from holdfast.backends.cluster import opening
+from holdfast.backends.cluster import opening, snapshots
 from holdfast.backends.cluster.commands import NoteNode
 from holdfast.backends.cluster.control_state import ControlState
-from holdfast.backends.cluster.state import Loaded
+from holdfast.backends.cluster.snapshots import SnapshotGiver
+from holdfast.backends.cluster.state import Loaded, NodeRow, StateStore, applied_row, node_row
 from holdfast.backends.cluster.topics import Topics
-from holdfast.model.ids import Offset, TopicName
+from holdfast.model.ids import LogIndex, Offset, Term, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 from tests.cluster.nodes import Nodes, running, until
 
@@ -101,3 +104,58 @@ async def test_node_that_is_killed_while_it_takes_a_state_over_keeps_its_votes(
         await until(lambda: third.control.applied == nodes.backends["n1"].control.applied)
         assert MEANWHILE in third.topics_here.known
         await nodes.brokers["n3"].publish_values(MEANWHILE, [b"v"]).offset
+
+
+class FromOne:
+    """Asks one node, which is not asked by anybody else meanwhile unless a test does."""
+
+    def __init__(self, giver: SnapshotGiver) -> None:
+        self._giver = giver
+
+    def is_up(self, node: str) -> bool:
+        return True
+
+    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview:
+        await asyncio.sleep(0.001)
+        return memoryview(await self._giver.give(memoryview(body)))
+
+
+async def test_two_nodes_that_were_away_do_not_keep_the_state_from_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "_PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(snapshots, "_UNREAD_S", 0.1)
+    store, _ = StateStore.open(tmp_path / "state.sqlite", damaged_suffix="", on_failure=lambda error: None)
+    rows = [node_row(NodeRow(f"n{number}", "1", {"x": "y" * 1000})) for number in range(500)]
+    await store.write([*rows, applied_row(LogIndex(7), Term(1))])
+    base = LogIndex(7)
+    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: base)
+    began = 0
+
+    def copies() -> list[Path]:
+        return list(tmp_path.glob("state.sqlite.copy-*"))
+
+    async def fetched(number: int) -> int:
+        def count(done: int, size: int) -> None:
+            nonlocal began
+            began += done == 1 << 14
+
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        incoming = await snapshots.fetch(FromOne(giver), "n1", directory, count)
+        with contextlib.closing(sqlite3.connect(incoming)) as state:
+            (applied,) = state.execute("SELECT log_index FROM applied").fetchone()
+        return int(applied)
+
+    first = asyncio.create_task(fetched(1))
+    await until(lambda: began == 1)
+    second = asyncio.create_task(fetched(2))
+    await until(lambda: began == 2)
+    assert len(copies()) == 1 and not first.done()
+    # The log has dropped what stands behind that copy: it is of no use to who begins now.
+    await store.write([applied_row(LogIndex(9), Term(1))])
+    base = LogIndex(8)
+    assert await asyncio.gather(first, second, fetched(3)) == [7, 7, 9]
+    await until(lambda: not copies())
+    giver.close()
+    await store.close()

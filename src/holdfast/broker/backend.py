@@ -268,6 +268,13 @@ class Backend(Protocol):
         """The nodes that belong to the cluster, are about to, or have left it."""
         ...
 
+    def check_belongs(self) -> None:
+        """Raises `NodeRemoved` where this node was taken out: what it has is old, and whoever waits here waits in vain.
+
+        Those who watch a partition are told then.
+        """
+        ...
+
     async def remove_member(self, node: str) -> None:
         """Have a node lead nothing, and leave all groups."""
         ...
@@ -288,6 +295,9 @@ class NoMembers:
 
     async def members(self) -> MembersDescription:
         raise NotSupported(self.why_no_members)
+
+    def check_belongs(self) -> None:
+        return
 
     async def remove_member(self, node: str) -> None:
         raise NotSupported(self.why_no_members)

@@ -14,6 +14,7 @@ from holdfast.broker.backend import Backend
 from holdfast.broker.stats import BrokerStats
 from holdfast.model.errors import DamagedData, OffsetOutOfRange, TopicNotFound, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.wire import record_batch
 
 # So often a reader looks whether a store that is away is there again.
@@ -67,13 +68,15 @@ class Follower:
         self._unwatch.clear()
 
     async def next(self, bytes_max: int) -> Delivery:
-        """The next batches of whichever partition has some; waits for them. Raises `TopicNotFound`.
+        """The next batches of whichever partition has some; waits for them. Raises `TopicNotFound`, `NodeRemoved`.
 
         A store that is away is waited for: whoever is connected does not lose its place meanwhile.
         """
         while True:
             try:
                 delivery = await self.poll(bytes_max)
+            except NodeRemoved:
+                raise  # it does not come back
             except Unavailable:
                 await asyncio.sleep(_AWAY_PAUSE_S)
                 continue
@@ -82,9 +85,10 @@ class Follower:
             await self.wait()
 
     async def wait(self) -> None:
-        """Wait until some partition may have moved beyond its position."""
+        """Wait until some partition may have moved beyond its position. Raises `TopicNotFound`, `NodeRemoved`."""
         while not self.is_behind():
             self._moved.clear()
+            self._backend.check_belongs()
             if self._backend.topic(self.topic) != self._followed:
                 raise TopicNotFound(f"topic {self.topic} was deleted")
             await self._moved.wait()

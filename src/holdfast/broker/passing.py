@@ -172,6 +172,9 @@ class PassingBackend:
     async def members(self) -> MembersDescription:
         return await self.inner.members()
 
+    def check_belongs(self) -> None:
+        self.inner.check_belongs()
+
     async def remove_member(self, node: str) -> None:
         await self.inner.remove_member(node)
 

@@ -17,7 +17,7 @@ from holdfast.model.errors import ConnectionLost, RemoteError
 
 # Codes that promise that nothing was stored, so that even a publish without ids may be sent again.
 _NOTHING_STORED_CODES = frozenset(
-    ("unavailable", "shutting_down", "disk_full", "overloaded", "no_quorum", "not_leader")
+    ("unavailable", "shutting_down", "disk_full", "overloaded", "no_quorum", "node_removed", "not_leader")
 )
 # The leader was lost behind it: the one code that says that nobody knows.
 _OUTCOME_UNKNOWN_CODE = "leader_changed"

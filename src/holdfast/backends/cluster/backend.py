@@ -45,6 +45,7 @@ from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
 from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
@@ -125,7 +126,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         pairing = self.neighbours.pairing
         return None if pairing is None else pairing.problem(self.control.replica)
 
-    def no_quorum(self, replica: Replica) -> NoQuorum:
+    def no_quorum(self, replica: Replica) -> NoQuorum | NodeRemoved:
         """Why a group cannot decide anything, with who is missing."""
         return status.no_quorum(self, replica)
 
@@ -179,7 +180,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             default_retention=self._default_retention,
             partitions_max=self._partitions_max,
         )
-        self._lanes = Lanes(self.neighbours, self.no_quorum)
+        self._lanes = Lanes(self.neighbours, self.no_quorum, self.leaves)
         self.watch_deletions(self._lanes.forget_topic)
         self._mending = Mending(self.neighbours)
         self.groups.on_damage = self._mending.begin
@@ -331,7 +332,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._lanes.publish_here = publish_here
 
     async def read(self, partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
-        self._check_belongs()
+        self.check_belongs()
         replica = self.topics_here.found(partition)
         if offset > replica.end:
             # It may be there, and only not here yet.
@@ -350,7 +351,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             raise ReadFailed(f"{damage.message}; it is not mended yet, try again later") from damage
 
     async def catch_up(self, partition: PartitionId) -> None:
-        self._check_belongs()
+        self.check_belongs()
         replica = self.topics_here.found(partition)
         if not replica.is_alone:
             await self._confirming.confirm(replica)
@@ -410,7 +411,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
     # --- cursors ----------------------------------------------------------------------------------
 
     async def catch_up_cursors(self) -> None:
-        self._check_belongs()
+        self.check_belongs()
         if not self.control.replica.is_alone:
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
 

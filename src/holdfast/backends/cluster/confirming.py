@@ -13,6 +13,7 @@ from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import ConfirmReply, ConfirmRequest, Method, encode
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.ids import LogIndex
+from holdfast.model.member_errors import NodeRemoved
 
 # So long is tried to find a leader that a majority stands behind.
 PATIENCE_S: Final = 3.0
@@ -62,6 +63,8 @@ class Confirming:
             try:
                 return await self._asked(replica)
             except Unavailable:
+                if isinstance(removed := self._no_quorum(replica), NodeRemoved):
+                    raise removed from None
                 await asyncio.sleep(_PAUSE_S)
         raise self._no_quorum(replica)
 

@@ -6,6 +6,9 @@ what else is under way to the same node has come back: others that are refused t
 that comes meanwhile does not overtake them. One whose fate is not known, because the leader was lost, is sent again
 only if its messages have ids: the leader recognises those.
 
+A node that is being taken out hears nothing any more of groups it is out of, and who leads them now. What is published
+through it is offered to one of the others after the other, until somebody takes it, or until this node is told.
+
 That leaves what a lane cannot help: a leader that refuses a batch may take the next one, which is under way already.
 Who needs their order to hold through that has one batch under way at a time, as the client has, and as a text
 connection has that publishes with ids.
@@ -22,6 +25,7 @@ import msgspec
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import Method, PublishReply, PublishRequest, encode
 from holdfast.broker.results import refuse
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, ShuttingDown, TopicNotFound, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB
@@ -69,12 +73,18 @@ class Lane:
         peers: Peers,
         publish_here: PublishHere,
         no_quorum: Callable[[Replica], HoldfastError],
+        leaves: Callable[[], bool] = lambda: False,
     ) -> None:
         self._partition = partition
         self._replica = replica
         self._peers = peers
         self._publish_here = publish_here
         self._no_quorum = no_quorum
+        # Whether this node is being taken out of the cluster.
+        self._leaves = leaves
+        self._refusals = 0
+        # Why nothing is sent any more.
+        self._ended: HoldfastError | None = None
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_Item] = []
         # With the node that has it; none is this one.
@@ -124,6 +134,13 @@ class Lane:
             self._fail(item, error)
         self._waiting.clear()
 
+    def end(self, error: HoldfastError) -> None:
+        """Send nothing any more. What waits was not stored; of what is under way, the answers tell."""
+        self._ended = error
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            self._refuse_finally(item, error)
+
     async def _pump_on(self) -> None:
         """Try again every few milliseconds until nothing waits."""
         while self._waiting:
@@ -132,19 +149,18 @@ class Lane:
             now = self._loop.time()
             for item in [item for item in self._waiting if item.deadline < now]:
                 self._waiting.remove(item)
-                error = self._no_quorum(self._replica)
-                if item.may_be_stored:
-                    self._fail(
-                        item, LeaderChanged(f"this may be stored or not: {error.message}; send it again with its id")
-                    )
-                else:
-                    self._fail(item, error)
+                self._refuse_finally(item, self._no_quorum(self._replica))
         self._pump = None
+
+    def _refuse_finally(self, item: _Item, error: HoldfastError) -> None:
+        if item.may_be_stored:
+            error = LeaderChanged(f"this may be stored or not: {error.message}; send it again with its id")
+        self._fail(item, error)
 
     def _send_waiting(self) -> None:
         if self._refused_by is not None:
             return
-        leader = self._replica.leader_node
+        leader = self._whom_to_ask()
         is_here = self._replica.leads
         if not is_here and (leader is None or leader == self._replica.node or not self._peers.is_up(leader)):
             return
@@ -155,6 +171,15 @@ class Lane:
             task = self._loop.create_task(self._store_here(item) if is_here else self._send(item, node))
             self._under_way[task] = item, node
             task.add_done_callback(self._arrived)
+
+    def _whom_to_ask(self) -> str | None:
+        leader = self._replica.leader_node
+        if not self._leaves():
+            return leader
+        voters = {node_of(voter) for voter in self._replica.raft.members.voters}
+        others = sorted(voters - {self._replica.node}, key=lambda node: (node != leader, node))
+        there = [node for node in others if self._peers.is_up(node)]
+        return there[self._refusals % len(there)] if there else None
 
     async def _store_here(self, item: _Item) -> None:
         """This node has become the leader meanwhile."""
@@ -190,7 +215,12 @@ class Lane:
     def _settle_error(self, item: _Item, node: str, error: HoldfastError) -> None:
         nothing_stored = isinstance(error, NotLeader | ShuttingDown)
         if nothing_stored or (item.has_ids and isinstance(error, LeaderChanged)):
-            self._waiting.append(item._replace(may_be_stored=item.may_be_stored or not nothing_stored))
+            item = item._replace(may_be_stored=item.may_be_stored or not nothing_stored)
+            self._refusals += 1
+            if self._ended is not None:
+                self._refuse_finally(item, self._ended)
+                return
+            self._waiting.append(item)
             self._waiting.sort(key=lambda waiting: waiting.number)
             self._refused_by = node
             if self._pump is None:
@@ -211,9 +241,10 @@ class Lane:
 class Lanes:
     """The lanes of all partitions that this node has published to without leading them."""
 
-    def __init__(self, peers: Peers, no_quorum: Callable[[Replica], HoldfastError]) -> None:
+    def __init__(self, peers: Peers, no_quorum: Callable[[Replica], HoldfastError], leaves: Callable[[], bool]) -> None:
         self._peers = peers
         self._no_quorum = no_quorum
+        self._leaves = leaves
         self._lanes: dict[PartitionId, Lane] = {}
         self.publish_here: PublishHere | None = None
 
@@ -228,13 +259,18 @@ class Lanes:
         lane = self._lanes.get(partition)
         if lane is None:
             assert self.publish_here is not None, "the broker says first how it publishes"
-            lane = Lane(partition, replica, self._peers, self.publish_here, self._no_quorum)
+            lane = Lane(partition, replica, self._peers, self.publish_here, self._no_quorum, self._leaves)
             self._lanes[partition] = lane
         return lane.forward(batch, has_ids=has_ids)
 
     def forget_topic(self, name: TopicName) -> None:
         for partition in [partition for partition in self._lanes if partition.topic == name]:
             self._lanes.pop(partition).close(TopicNotFound(f"topic {name} was deleted"))
+
+    def end(self, error: HoldfastError) -> None:
+        """This node has no leaders to send anything to any more."""
+        for lane in self._lanes.values():
+            lane.end(error)
 
     def close(self) -> None:
         for lane in self._lanes.values():

@@ -13,7 +13,7 @@ from holdfast.backends.cluster.membership_calls import MembershipCalls
 from holdfast.backends.cluster.requests import Method
 from holdfast.consensus.membership import Place
 from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
-from holdfast.model.errors import BadValue
+from holdfast.model.errors import BadValue, LeaderChanged
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.member_errors import NodeRemoved
 
@@ -35,7 +35,7 @@ class Operating:
         return cast("ClusterBackend", self)
 
     async def cluster(self) -> ClusterDescription:
-        self._check_belongs()
+        self.check_belongs()
         return await status.of_cluster(self._whole)
 
     def describe_groups(self, topic: TopicName | None) -> list[GroupDescription]:
@@ -53,15 +53,20 @@ class Operating:
         await self._whole._confirming.confirm(replica)
         await self._whole.serving.transfer_anywhere(replica, node)
 
-    def _check_belongs(self) -> None:
+    def check_belongs(self) -> None:
         """What a node has that was taken out of its cluster is old, and nobody can say how old."""
         if isinstance(self._whole._failure, NodeRemoved):
             raise self._whole._failure
 
+    def leaves(self) -> bool:
+        """Whether this node is being taken out, and is perhaps out of some groups already."""
+        row = self._whole.state.membership.rows.get(self._whole.node_id)
+        return row is not None and row.place in (Place.LEAVING, Place.REMOVED)
+
     # --- nodes come and go ------------------------------------------------------------------------
 
     async def members(self) -> MembersDescription:
-        self._check_belongs()
+        self.check_belongs()
         return await members_shown.described(self._whole)
 
     async def remove_member(self, node: str) -> None:
@@ -126,8 +131,12 @@ class Operating:
         )
         self._whole.groups.has_failed = True
         self._whole._failure = removed
+        lost = LeaderChanged(f"{self._whole.node_id} was taken out of its cluster before this was known to be stored")
+        self._whole._lanes.end(removed)
         for replica in self._whole.groups.replicas.values():
-            replica.audience.refuse_appends(removed)
+            replica.audience.refuse_appends(lost)
+            # Whoever waits for more learns that none will come.
+            replica.audience.notify()
         known = self._whole.neighbours.known
         if known.join is not None and not self._whole.joining.has_belonged:
             # Whoever has started it with that wish has had it since then.

@@ -48,7 +48,7 @@ class ConfirmReply(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SnapshotRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A piece of the receiver's state; position 0 makes a new copy of it."""
+    """A piece of the receiver's state; position 0 begins with the newest copy, or a new one."""
 
     name: str
     position: int

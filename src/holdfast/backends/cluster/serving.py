@@ -75,7 +75,7 @@ class Serving:
         self._peers = peers
         self._on_failure = on_failure
         self._status = status
-        self._snapshots = SnapshotGiver(directory.state_file)
+        self._snapshots = SnapshotGiver(directory.state_file, lambda: control.replica.raft.shape.base_index)
         self._installing: asyncio.Task[None] | None = None
         # Of the state that is, or was last, fetched from another node: bytes that came, and bytes there are.
         self.fetched_bytes, self.fetch_size_bytes = 0, 0
@@ -96,6 +96,7 @@ class Serving:
 
     async def stop(self) -> None:
         """A state that is being taken over stays as it is; the next start goes on with it."""
+        self._snapshots.close()
         if self._installing is not None:
             self._installing.cancel()
             await asyncio.gather(self._installing, return_exceptions=True)

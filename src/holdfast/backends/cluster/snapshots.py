@@ -18,7 +18,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import uuid_utils
@@ -27,49 +27,96 @@ from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
 from holdfast.backends.cluster.state_versions import check_understood
 from holdfast.model.errors import BadValue, HoldfastError, Unavailable
+from holdfast.model.ids import LogIndex
 from holdfast.model.limits import MIB
 from holdfast.storage.durable import sync_file
 
 _PIECE_BYTES: Final = 1 * MIB
 _REPLY_S: Final = 30.0
+# Whoever reads on does so sooner, also where an answer took its time.
+_UNREAD_S: Final = 2 * _REPLY_S
+# Each is as large as the state. One is enough unless the log drops what stands behind it while it is being read.
+_COPIES_MAX: Final = 3
 _COPY_PREFIX: Final = "state.sqlite.copy-"
 _INCOMING: Final = "state.sqlite.incoming"
 _decode_request = msgspec.msgpack.Decoder(SnapshotRequest).decode
 _decode_reply = msgspec.msgpack.Decoder(SnapshotReply).decode
 
 
-class SnapshotGiver:
-    """Copies of this node's state that others are reading; the newest one is kept."""
+class _Copy(NamedTuple):
+    path: Path
+    # The last entry of the control log that is in it.
+    applied: LogIndex
+    read_at_s: float
 
-    def __init__(self, state_file: Path) -> None:
+
+class SnapshotGiver:
+    """Copies of this node's state that others are reading.
+
+    Whoever begins gets the newest one, as long as the control log, which begins behind `log_base`, goes on from there:
+    so nodes that need a state at the same time share one, and none of them takes it away from another.
+    """
+
+    def __init__(self, state_file: Path, log_base: Callable[[], LogIndex]) -> None:
         self._state_file = state_file
-        self._name = ""
+        self._log_base = log_base
+        self._copies: dict[str, _Copy] = {}
         self._copying = asyncio.Lock()
+        self._sweeping: asyncio.TimerHandle | None = None
         for left_over in state_file.parent.glob(f"{_COPY_PREFIX}*"):
             left_over.unlink()
 
     async def give(self, body: memoryview) -> bytes:
-        """One piece. Raises `BadValue` for a copy that is gone: whoever reads it begins again."""
+        """One piece. Raises `BadValue` for a copy that is gone: whoever reads it begins again; `Unavailable`."""
         wanted = _decode_request(body)
+        name = wanted.name if wanted.position else await self._begun()
+        copy = self._copies.get(name)
+        if copy is None:
+            raise BadValue("that copy is gone; begin again")
+        loop = asyncio.get_running_loop()
+        self._copies[name] = copy._replace(read_at_s=loop.time())
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(_UNREAD_S, self._sweep)
+        size, piece = await asyncio.to_thread(_piece, copy.path, wanted.position)
+        return encode(SnapshotReply(name, size, piece))
+
+    async def _begun(self) -> str:
         async with self._copying:
-            if wanted.position == 0:
-                await asyncio.to_thread(self._copy)
-            elif wanted.name != self._name:
-                raise BadValue("that copy is gone; begin again")
-            path = self._path(self._name)
-            size, piece = await asyncio.to_thread(_piece, path, wanted.position)
-            if wanted.position + len(piece) >= size:
-                path.unlink(missing_ok=True)
-        return encode(SnapshotReply(self._name, size, piece))
+            newest = next(reversed(self._copies), None)
+            if newest is not None and self._copies[newest].applied >= self._log_base():
+                return newest
+            if len(self._copies) >= _COPIES_MAX:
+                raise Unavailable("others are reading older states of this node; try again in a moment")
+            name = str(uuid_utils.uuid7())
+            path = self._state_file.with_name(f"{_COPY_PREFIX}{name}")
+            applied = await asyncio.to_thread(self._copy, path)
+            self._copies[name] = _Copy(path, applied, asyncio.get_running_loop().time())
+            return name
 
-    def _copy(self) -> None:
-        self._path(self._name).unlink(missing_ok=True)
-        self._name = str(uuid_utils.uuid7())
-        with contextlib.closing(sqlite3.connect(f"file:{self._state_file}?mode=ro", uri=True)) as source:
-            source.execute("VACUUM INTO ?", (str(self._path(self._name)),))
+    def _copy(self, path: Path) -> LogIndex:
+        try:
+            with contextlib.closing(sqlite3.connect(f"file:{self._state_file}?mode=ro", uri=True)) as source:
+                source.execute("VACUUM INTO ?", (str(path),))
+        except sqlite3.Error as error:
+            path.unlink(missing_ok=True)
+            raise Unavailable(f"the state could not be copied: {error}") from error
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as copied:
+            row = copied.execute("SELECT log_index FROM applied").fetchone()
+        return LogIndex(0 if row is None else row[0])
 
-    def _path(self, name: str) -> Path:
-        return self._state_file.with_name(f"{_COPY_PREFIX}{name}")
+    def _sweep(self) -> None:
+        """Delete what nobody reads any more: all who needed it have it, or are gone."""
+        loop = asyncio.get_running_loop()
+        for name, copy in list(self._copies.items()):
+            if copy.read_at_s + _UNREAD_S <= loop.time():
+                del self._copies[name]
+                copy.path.unlink(missing_ok=True)
+        self._sweeping = loop.call_later(_UNREAD_S, self._sweep) if self._copies else None
+
+    def close(self) -> None:
+        """What is left is deleted at the next start."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
 
 def _piece(path: Path, position: int) -> tuple[int, bytes]:

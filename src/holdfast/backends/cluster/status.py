@@ -24,6 +24,7 @@ from holdfast.model.cluster import (
 )
 from holdfast.model.errors import HoldfastError, NoQuorum
 from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.model.topics import PartitionDescription
 from holdfast.wire.peer import PROTOCOL_VERSION
 
@@ -189,8 +190,10 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
     )
 
 
-def no_quorum(backend: ClusterBackend, replica: Replica) -> NoQuorum:
-    """Why a group cannot decide anything, with who is missing."""
+def no_quorum(backend: ClusterBackend, replica: Replica) -> NoQuorum | NodeRemoved:
+    """Why a group cannot decide anything, with who is missing; or why this node would not hear of it."""
+    if replica.group != CONTROL and backend.leaves() and not replica.raft.hears_leader:
+        return NodeRemoved(f"{backend.node_id} is being taken out of its cluster; go to another node")
     voters = replica.raft.members.voters
     nodes = {node_of(voter) for voter in voters} - {backend.node_id}
     missing = sorted(node for node in nodes if not (backend.neighbours.is_up(node) and backend.groups.is_heard(node)))

@@ -97,6 +97,13 @@ class Upkeep:
             # What is new shall not be refused for a period.
             self._tell_addresses()
         self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(self._notice_end)
+
+    def _notice_end(self, task: asyncio.Task[None]) -> None:
+        """Without it nobody comes or goes, leads as wanted, or is let in again; and nobody would know why."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("upkeep_ended", exc_info=error)
+            self._groups.fail(StorageFailed(f"this node cannot look after its groups any more: {error!r}"))
 
     async def stop(self) -> None:
         tasks = [task for task in (self._task, self._finishing, self._informing) if task is not None]

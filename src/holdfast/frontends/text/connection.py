@@ -36,6 +36,7 @@ from holdfast.model.limits import (
     TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX,
     TEXT_UNACKNOWLEDGED_BYTES_MAX,
 )
+from holdfast.model.member_errors import NodeRemoved
 from holdfast.wire import text
 from holdfast.wire.text import Command, Dialect, Invalid, Item, Publishes, PublishIds, Replication
 
@@ -286,7 +287,11 @@ class TextConnection(asyncio.Protocol):
         key = (subscription.topic, subscription.cursor)
         if self._subscriptions.get(key) is subscription:
             del self._subscriptions[key]
-            self._refuse(error)
+            if isinstance(error, NodeRemoved):
+                # Nothing comes here any more: who is still connected would wait for it.
+                self.close_with(error)
+            else:
+                self._refuse(error)
 
     def _unsubscribe(self, topic: str) -> None:
         found = [key for key in self._subscriptions if key[0] == topic]
