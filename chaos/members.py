@@ -87,6 +87,15 @@ class Leaders(threading.Thread):
                     if group["role"] == "leader":
                         self._note((group["name"], group["term"]), node.id)
 
+    def failures(self) -> list[str]:
+        """Whoever saw nothing, or stopped looking, has not seen that all is well."""
+        found = [] if self.is_alive() else ["nobody watched any more who leads"]
+        return found if self._leaders else [*found, "nobody was seen to lead"]
+
+    @property
+    def reigns(self) -> int:
+        return len(self._leaders)
+
     def _note(self, reign: tuple[str, int], node: str) -> None:
         other = self._leaders.setdefault(reign, node)
         if other != node:
@@ -347,7 +356,7 @@ async def run(changes: int, seed: int, *, has_network: bool, on_change: Callable
             await asyncio.to_thread(scene.heal)
             await workload.stop_publishing()
             history.served += await asyncio.to_thread(collect, scene)
-            history.stalls += workload.failures()
+            history.stalls += workload.failures() + leaders.failures()
         finally:
             leaders.stopping.set()
             await workload.stop()
@@ -356,6 +365,7 @@ async def run(changes: int, seed: int, *, has_network: bool, on_change: Callable
         logs = "" if verdict.is_clean else "\n".join(f"--- {node.id}\n{node.log()}" for node in cluster.nodes)
     return _found(history, verdict, made, scene) | {
         "seed": seed,
+        "reigns": leaders.reigns,
         "seconds": round(time.monotonic() - began_s, 1),
         "logs": logs,
     }

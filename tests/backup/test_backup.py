@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from holdfast.backup import chunks, keeping, planning
 from holdfast.backup import format as backup_format
-from holdfast.backup import planning
 from holdfast.backup.format import Manifest
 from holdfast.client import Client, connect
 from holdfast.client.api import Api
@@ -26,6 +26,7 @@ from holdfast.model.cluster import ClusterDescription
 from holdfast.model.errors import BackupDamaged, BackupUnusable, DiskFull, NotSupported, RemoteError
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import CursorDescription, CursorPosition
+from holdfast.storage import directory, durable
 from tests.backup.brokers import (
     EVENTS,
     address,
@@ -275,6 +276,41 @@ def test_cursor_behind_the_end_of_the_backup_is_brought_back() -> None:
     assert [each.offsets for each in found] == [{0: 10}, {0: 7}]
 
 
+async def test_subscription_whose_place_is_not_in_the_backup_is_not_in_it_either() -> None:
+    """As of one to a topic with a processor, where only that topic was chosen: it would get everything once more."""
+    hook = backup_format.SubscriptionBackup(
+        topic="orders", name="hook", callback="127.0.0.1:9000", format="plain", created_ms=1
+    )
+    cursor = backup_format.CursorBackup(topic="orders", name="callback:hook", offsets={0: 1})
+    elsewhere = msgspec.structs.replace(cursor, topic="orders.processed", name="callback:orders:hook")
+    empty = Manifest(cluster="c", version="1", begun_ms=1, topics=[], cursors=[], writers=[])
+
+    def paired(*cursors: backup_format.CursorBackup, hooks: list[backup_format.SubscriptionBackup]) -> Manifest:
+        return keeping.paired(msgspec.structs.replace(empty, cursors=list(cursors), subscriptions=hooks))
+
+    assert paired(hooks=[hook]).subscriptions == []
+    assert paired(cursor, elsewhere, hooks=[]).cursors == []
+    assert (both := paired(elsewhere, hooks=[hook])).cursors == [elsewhere] and both.subscriptions == [hook]
+
+
+async def test_directories_are_on_the_disk_before_the_backup_is_called_done(
+    broker: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+
+    def sync_directory(path: Path) -> None:
+        synced.add(path)
+        durable.sync_directory(path)
+
+    for module in (chunks, backup_format, directory):
+        monkeypatch.setattr(module, "sync_directory", sync_directory)
+    await broker.publish("orders", "x")
+    backup = tmp_path / "deep" / "backup"
+    await create(broker, backup)
+    made = {each for each in (tmp_path / "deep").rglob("*") if each.is_dir()}
+    assert len(made) == 4 and synced >= {each.parent for each in made} | {tmp_path}
+
+
 # --- damage ------------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +349,16 @@ def damage(backup: Path, what: str) -> tuple[str, str]:
         told["cursors"][0]["offsets"]["0"] = 1
         manifest.write_text(json.dumps(told))
         return str(manifest), "its sum does not match"
+    if what == "a manifest with another format by one bit":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"format": 1', b'"format": 3'))
+        return str(manifest), "its sum does not match"
+    if what == "a file that would fill the memory":
+        os.truncate(file, 1 << 40)
+        return str(file), "belong there"
+    if what == "a file that nobody will ever write to":
+        file.unlink()
+        os.mkfifo(file)
+        return str(file), "no file"
     manifest.write_bytes(manifest.read_bytes()[:-20])
     return str(manifest), "is damaged"
 
@@ -340,7 +386,10 @@ def sound_backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "batches that are gone",
         "a manifest that was edited",
         "a manifest with a field that this version does not know, edited",
+        "a manifest with another format by one bit",
         "a truncated manifest",
+        "a file that would fill the memory",
+        "a file that nobody will ever write to",
     ],
 )
 def test_damage_is_found_named_and_not_restored(sound_backup: Path, tmp_path: Path, what: str) -> None:
@@ -356,12 +405,15 @@ def test_damage_is_found_named_and_not_restored(sound_backup: Path, tmp_path: Pa
 
 
 def hostile(manifest: Manifest, what: str) -> Manifest:
+    replace = msgspec.structs.replace
     orders = next(topic for topic in manifest.topics if topic.topic == "orders")
     (billing,) = (cursor for cursor in manifest.cursors if cursor.name == "billing")
     hook = backup_format.SubscriptionBackup(
         topic="orders", name="hook", callback="127.0.0.1:9000", format="plain", created_ms=1
     )
-    replace = msgspec.structs.replace
+    place = replace(billing, name="callback:hook")
+    writer = backup_format.WriterBackup(writer="nightly", last_number=1, committed_ms=1)
+    far = backup_format.PartitionBackup(partition=0, first=2**63, end=2**63)
     changes: dict[str, dict[str, Any]] = {
         "a topic of the broker's own": {"topics": [replace(orders, topic=".holdfast.decisions", partitions=[])]},
         "a topic that is a path": {"topics": [replace(orders, topic="..", partitions=[])]},
@@ -369,8 +421,20 @@ def hostile(manifest: Manifest, what: str) -> Manifest:
         "a topic aside that has another's files": {"aside": [orders]},
         "a cursor of the broker's own": {"cursors": [replace(billing, topic=".holdfast.queues")]},
         "a cursor twice": {"cursors": [billing, billing]},
-        "a callback that is no address": {"subscriptions": [replace(hook, callback="/etc/passwd")]},
-        "a callback of no topic": {"subscriptions": [replace(hook, topic="nowhere")]},
+        "a callback that is no address": {"subscriptions": [replace(hook, callback="/etc/passwd")], "cursors": [place]},
+        "a callback of no topic": {
+            "subscriptions": [replace(hook, topic="nowhere")],
+            "cursors": [replace(place, topic="nowhere")],
+        },
+        "a callback that stands nowhere": {"subscriptions": [hook]},
+        "a place of no callback": {"cursors": [place]},
+        "a partition beyond all offsets": {"topics": [replace(orders, partitions=[far])], "cursors": []},
+        "a cursor beyond all offsets": {"cursors": [replace(billing, offsets={0: 2**63})]},
+        "a writer beyond all numbers": {"writers": [replace(writer, last_number=2**63)]},
+        "a writer before all numbers": {"writers": [replace(writer, last_number=-5)]},
+        "a topic from before all times": {"topics": [replace(orders, created_ms=-1, partitions=[])]},
+        "a retention beyond all times": {"topics": [replace(orders, retention_ms=2**63)]},
+        "a queue beyond the last": {"next_queue_number": 2**63},
         "a queue below the first": {"next_queue_number": 0},
     }
     return replace(manifest, **changes[what])
@@ -387,6 +451,15 @@ def hostile(manifest: Manifest, what: str) -> Manifest:
         ("a cursor twice", "the cursor orders/billing is named twice"),
         ("a callback that is no address", "is no callback address"),
         ("a callback of no topic", "there is no such topic"),
+        ("a callback that stands nowhere", "the callback 'hook' of 'orders' has no cursor"),
+        ("a place of no callback", "the callback 'hook' of 'orders' has no subscription"),
+        ("a partition beyond all offsets", r"topics\[0\].partitions\[0\].first"),
+        ("a cursor beyond all offsets", "cursors"),
+        ("a writer beyond all numbers", r"writers\[0\].last_number"),
+        ("a writer before all numbers", r"writers\[0\].last_number"),
+        ("a topic from before all times", r"topics\[0\].created_ms"),
+        ("a retention beyond all times", r"topics\[0\].retention_ms"),
+        ("a queue beyond the last", "next_queue_number"),
         ("a queue below the first", "no queue can get the number 0"),
     ],
 )
@@ -428,8 +501,9 @@ def test_newer_format_and_used_directories_are_refused(sound_backup: Path, tmp_p
     assert names(used) == ["notes.txt"]
     newer = tmp_path / "newer"
     shutil.copytree(sound_backup, newer)
-    told = json.loads((newer / "manifest.json").read_bytes())
-    (newer / "manifest.json").write_text(json.dumps(told | {"format": 2}))
+    made = backup_format.load(newer)
+    assert made is not None
+    backup_format.save(newer, "manifest.json", msgspec.structs.replace(made, format=2))
     with pytest.raises(BackupUnusable, match="format 2"):
         asyncio.run(restore(newer, tmp_path / "restored"))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import re
+import shutil
 import sqlite3
 import time
 from contextlib import AsyncExitStack, closing
@@ -22,7 +24,7 @@ from tests.backup.brokers import create, everything, findings, holdfast, restore
 from tests.cluster.nodes import until
 from tests.support.sizes import dice
 
-KILLS = 3
+KILLS_TRIED = 3
 # The tables of a state that a restored broker begins with; those of nodes, members and leaders are for others to fill.
 FILLED = {"topics", "cursors", "callbacks", "applied", "level"}
 
@@ -116,7 +118,11 @@ async def test_commands_that_are_killed_at_any_moment_are_gone_on_with(tmp_path:
         for number in range(12):
             await broker.publish_many("large", large, partition=number % 4)
         arguments = ("backup", "create", str(backup), "--server", server_of(broker))
-        await asyncio.to_thread(killed_at_random, arguments, rolled.random)
+        killed = [
+            await asyncio.to_thread(killed_behind, arguments, backup, step, rolled.random())
+            for step in ("plan.json", "topics/*/*/*.part", "topics/*/*/*.batches")
+        ]
+        assert any(killed), "a command was killed in the middle"
         done = await asyncio.to_thread(holdfast, *arguments, "--json")
         assert done.returncode == 0 or load(backup) is not None, done.stderr
         assert findings(backup) == []
@@ -124,25 +130,35 @@ async def test_commands_that_are_killed_at_any_moment_are_gone_on_with(tmp_path:
         assert made is not None and made.messages == 12_000
         expected = await everything(broker, made)
     arguments = ("backup", "restore", str(backup), "--data", str(restored))
-    await asyncio.to_thread(killed_at_random, arguments, rolled.random)
-    if (restored / "restoring").exists() or not restored.exists():
-        told = await asyncio.to_thread(holdfast, *arguments, "--json")
-        assert told.returncode == 0, told.stderr
-        assert json.loads(told.stdout)["messages"] == 12_000
+    for _ in range(KILLS_TRIED):
+        await asyncio.to_thread(shutil.rmtree, restored, ignore_errors=True)  # it was quicker
+        if await asyncio.to_thread(killed_behind, arguments, restored, "restoring", rolled.random()):
+            break
+    assert (restored / "restoring").exists(), "the command was killed in the middle"
+    told = await asyncio.to_thread(holdfast, *arguments, "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["messages"] == 12_000
     async with serving(restored) as again:
         assert await everything(again, made) == expected
 
 
-def killed_at_random(arguments: tuple[str, ...], roll: object) -> None:
-    """Start the command several times and kill it, later each time, until it is done before that."""
-    assert callable(roll)
-    for number in range(KILLS):
-        process = spawned(*arguments)
-        deadline_s = time.monotonic() + 0.25 + 0.2 * number * roll()
-        while process.poll() is None and time.monotonic() < deadline_s:
-            time.sleep(0.002)
-        was_killed = process.poll() is None
-        process.kill()
-        process.wait()
-        if not was_killed:
-            return
+def killed_behind(arguments: tuple[str, ...], directory: Path, step: str, chance: float) -> bool:
+    """Start the command and kill it within milliseconds of such a file; whether something was left to do then."""
+    if (directory / "manifest.json").exists():
+        return False
+    before = seen(directory, step)
+    process = spawned(*arguments)
+    while process.poll() is None and not seen(directory, step) - before:
+        time.sleep(0.0005)
+    time.sleep(0.005 * chance)
+    process.kill()
+    process.wait()
+    return any((directory / name).exists() for name in ("plan.json", "restoring"))
+
+
+def seen(directory: Path, step: str) -> set[tuple[Path, int]]:
+    found = set()
+    for path in directory.glob(step):
+        with contextlib.suppress(FileNotFoundError):
+            found.add((path, path.stat().st_ino))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from holdfast.backup.format import Manifest, PartitionBackup, StoredFile, TopicB
 from holdfast.cli.app import app
 from holdfast.client import Client, connect
 from holdfast.client.api import Api
-from holdfast.model.errors import BackupUnusable, TopicNotFound
+from holdfast.model.errors import BackupDamaged, BackupUnusable, TopicNotFound
+from holdfast.node.node import now_ms
 from tests.backup.brokers import EVENTS, address, create, emptied, fill, findings, restore, server_of, serving
 from tests.support.broker_process import BrokerProcess
 
@@ -78,6 +80,62 @@ async def test_topic_that_was_deleted_stays_in_the_backup_and_is_restored(broker
     pruned = await create(broker, tmp_path / "backup", update=True, prune=True)
     assert {topic.topic for topic in pruned.topics} == {"events", "empty"} and pruned.left_out == ["orders"]
     assert files(tmp_path / "backup", "orders") == [] and findings(tmp_path / "backup") == []
+
+
+@contextlib.contextmanager
+def cut_off() -> Iterator[None]:
+    """Whoever has a plan and begins to fetch is stopped."""
+
+    async def fail(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(creating._Creation, "run", fail)
+        yield
+
+
+async def test_update_does_not_prune_because_one_that_was_cut_off_would_have(broker: Client, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    await fill(broker)
+    with cut_off(), pytest.raises(KeyboardInterrupt):
+        await create(broker, backup, update=True, prune=True)
+    await create(broker, backup)  # there was nothing yet that could have been given up
+    await broker.delete_topic("orders")
+    with cut_off(), pytest.raises(KeyboardInterrupt):
+        await create(broker, backup, update=True, prune=True)
+    with pytest.raises(BackupUnusable, match=r"by --update --prune, or delete .*plan\.json to keep all"):
+        await create(broker, backup, update=True)
+    (backup / "plan.json").unlink()
+    made = await create(broker, backup, update=True)
+    assert [topic.topic for topic in made.kept] == ["orders"] and findings(backup) == []
+
+
+async def test_backup_that_is_as_of_days_ago_says_so(broker: Client, tmp_path: Path) -> None:
+    await broker.publish("orders", "of then")
+    with cut_off(), pytest.raises(KeyboardInterrupt):
+        await create(broker, tmp_path / "backup", clock_ms=lambda: now_ms() - 3 * 86_400_000)
+    await broker.publish("orders", "of now")
+    arguments = ["backup", "create", str(tmp_path / "backup"), "--server", server_of(broker)]
+    told = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    assert told.exit_code == 0 and "1 topic, 1 message," in told.stdout
+    assert "begun 3d ago, and has what the cluster held then; --update" in told.stderr
+    told = await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--update"])
+    assert told.exit_code == 0 and "1 topic, 2 messages," in told.stdout and told.stderr == ""
+
+
+async def test_update_whose_plan_is_damaged_takes_nothing_from_the_backup(broker: Client, tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    await fill(broker)
+    await create(broker, backup)
+    (backup / "plan.json").write_bytes(b'{"format":1,"sha')
+    told = await asyncio.to_thread(CliRunner().invoke, app, ["backup", "verify", str(backup)])
+    assert told.exit_code == 0 and "delete the file before the next update" in told.stdout, told.output
+    assert (await restore(backup, tmp_path / "restored")).messages == 2 * EVENTS
+    with pytest.raises(BackupDamaged, match=r"plan\.json is damaged.*delete the file and update again"):
+        await create(broker, backup, update=True)
+    (backup / "manifest.json").unlink()
+    with pytest.raises(BackupDamaged, match=r"plan\.json is damaged.*name another directory"):
+        await create(broker, backup)
 
 
 async def test_topic_that_was_made_anew_does_not_take_the_place_of_the_old_one(broker: Client, tmp_path: Path) -> None:
@@ -172,19 +230,12 @@ async def test_topic_that_was_named_and_goes_is_no_success(broker: Client, tmp_p
     assert (await create(broker, tmp_path / "backup", update=True)).chosen == ["events", "orders"]
 
 
-async def test_update_under_a_clock_that_was_set_back_is_gone_on_with(
-    broker: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_update_under_a_clock_that_was_set_back_is_gone_on_with(broker: Client, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     await fill(broker)
     await create(broker, backup, clock_ms=lambda: 2_000_000)
     await broker.publish_many("events", [b"more"] * 10)
-
-    async def fail(_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(creating._Creation, "run", fail)
+    with cut_off(), pytest.raises(KeyboardInterrupt):
         await create(broker, backup, update=True, clock_ms=lambda: 1_000_000)
     assert verifying.verify(backup).has_unfinished_update
     with pytest.raises(BackupUnusable, match="without --prune"):

@@ -246,6 +246,26 @@ async def test_small_messages_with_long_names_do_not_fill_the_memory(broker: Ser
         assert deliveries._budget.size <= CALLBACK_WINDOW_BYTES_MAX + deliveries._budget.piece
 
 
+async def test_receiver_that_large_messages_of_others_left_no_room_is_sent_its_own_when_there_is(
+    broker: Serving,
+) -> None:
+    deliveries = broker.node.deliveries
+    assert deliveries is not None
+    async with DumbReceiver() as receiver:
+        await subscribe(broker, "orders", receiver.address)
+        await broker.publish(b"orders", [b"one"])
+        await receiver.got(1)
+        [feed] = deliveries._feeds.values()
+        await until(lambda: bool(feed._placed), "it can take more")
+        deliveries._budget.size += CALLBACK_WINDOWS_BYTES_MAX
+        await broker.publish(b"orders", [b"two"])
+        await until(lambda: not feed._placed, "it was denied room")
+        # A moment, and not when somebody looks after the receivers.
+        deliveries._budget.size -= CALLBACK_WINDOWS_BYTES_MAX
+        await broker.publish(b"orders", [b"three"])
+        assert len(await receiver.got(3)) == 3
+
+
 async def test_who_is_far_behind_is_read_for_in_its_turn(broker: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.frontends.callbacks.feed._BEHIND_MAX", 1)
     await broker.publish(b"orders", payloads(10))

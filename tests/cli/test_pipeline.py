@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
-from holdfast.pipelines import frame
+from holdfast import pipelines
+from holdfast.cli.app import app
+from holdfast.cli.options import SERVER_DEFAULT
+from holdfast.cli.pipeline.commands import _conclude
+from holdfast.pipelines import audit_page, frame
+from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, from_spark
 from tests.cli.program import holdfast
 
@@ -56,6 +65,56 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         {"spark.driver.memory": "3g"},
         {"sent": ["b", "c"], "out": "from-file"},
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "asked"),
+    [
+        (("--server", SERVER_DEFAULT), {}, SERVER_DEFAULT),
+        ((), {"HOLDFAST_SERVER": SERVER_DEFAULT}, SERVER_DEFAULT),
+        ((), {}, "10.0.0.1:8090"),
+        (("--server", "10.0.0.2:8090"), {}, "10.0.0.2:8090"),
+    ],
+)
+def test_server_of_the_command_goes_before_that_of_the_file(
+    options: tuple[str, ...],
+    environment: dict[str, str],
+    asked: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Asked(Exception):
+        pass
+
+    def audit(*_: object, servers: str, **__: object) -> None:
+        raise Asked(servers)
+
+    monkeypatch.setattr(pipelines, "audit", audit)
+    monkeypatch.setattr(frame, "running", lambda *_: nullcontext((None, SimpleNamespace(tell=None))))
+    monkeypatch.delenv("HOLDFAST_SERVER", raising=False)
+    file = tmp_path / "pipelines.toml"
+    file.write_text("[audit]\nserver = '10.0.0.1:8090'\nsent = ['a']\nreceived = ['b']")
+    told = CliRunner().invoke(app, ["pipeline", "audit", "--config", str(file), *options], env=environment)
+    assert isinstance(told.exception, Asked) and str(told.exception) == asked, told.output
+
+
+def test_what_records_say_is_not_for_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_page, "drawn", lambda _: "")
+    example = {"topic": "[/bold]", "id": "a\x1b[2J\x9b2J", "partition": None}
+    verdict = Verdict(
+        counts=Counter(sent=1, lost=1),
+        topics=[],
+        receivers=[],
+        latency_ms={},
+        rate={"from_ms": 0, "bin_ms": 10},
+        examples={"lost": [example]},
+    )
+    _conclude(verdict, 1.0, tmp_path / "[/red]\x1b[2J", as_json=False)
+    told = capsys.readouterr().out
+    assert '"[/bold]"' in told and "[/red]\\x1b[2J/audit.html" in told
+    assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from holdfast.client.records import RecordFile
+import pytest
+
+from holdfast.cli import recording
+from holdfast.cli.pair_publishing import PairPublishing
+from holdfast.cli.publishing import Publisher
+from holdfast.client import PairPublished
+from holdfast.client.records import RecordFile, SentRecords
+from holdfast.model.ids import Offset
+from holdfast.model.messages import Published
 from tests.cli.program import Broker, numbered, until
 
 
@@ -43,6 +54,77 @@ def test_signal_loses_no_line(broker: Broker, tmp_path: Path) -> None:
         assert len(acknowledged) >= 50
         until(lambda: received.exists() and acknowledged <= {line["id"] for line in lines(received)}, "all came")
         assert reader.end(signal.SIGTERM).code == 143
+
+
+class Interrupted(list[Published]):
+    """The signal comes while the answer is written down."""
+
+    def __init__(self, number: signal.Signals, count: int) -> None:
+        super().__init__(Published(partition=0, offset=Offset(at), duplicate=False) for at in range(count))
+        self._number = number
+
+    def __iter__(self) -> Iterator[Published]:
+        for at, one in enumerate(super().__iter__()):
+            if at == 3:
+                os.kill(os.getpid(), self._number)
+            yield one
+
+
+@pytest.mark.parametrize(("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_signal_while_the_answer_is_written_down_makes_no_message_up(
+    tmp_path: Path, number: signal.Signals, ending: type[BaseException]
+) -> None:
+    class Stub:
+        def publish_many(self, topic: str, messages: list[Any], **_: Any) -> Interrupted:
+            return Interrupted(number, len(messages))
+
+    path, handlers = tmp_path / "sent.ndjson", [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(ending), recording.sent(path, "t") as records:
+        publisher = Publisher(
+            Stub(),  # type: ignore[arg-type]
+            "t",
+            key=None,
+            message_id=None,
+            headers={},
+            partition=None,
+            retry_safe=False,
+            records=records,
+        )
+        publisher.publish([b"x"] * 10)
+        pytest.fail("it goes on")
+    told = lines(path)
+    assert [line["sequence"] for line in told] == list(range(1, 11)), "each of them, once"
+    assert all(line["acknowledged"] for line in told)
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_signal_between_an_answer_and_its_record_makes_no_message_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: Future[list[PairPublished]] = Future()
+    done.set_result([])
+
+    class Thread:
+        def begin(self, work: Coroutine[None, None, Any]) -> Future[list[PairPublished]]:
+            work.close()
+            return done
+
+    def end(records: SentRecords, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(SentRecords, "end", end)
+    path = tmp_path / "sent.ndjson"
+    with pytest.raises(SystemExit), recording.sent(path, "t") as records:
+        publishing = PairPublishing(
+            Thread(),  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            "t",
+            message_id=None,
+            records=records,
+            as_json=True,
+        )
+        publishing.at_a_rate(iter([[b"a"]]), 1000.0, None)
+    assert [(line["sequence"], line["acknowledged"]) for line in lines(path)] == [(1, False)]
 
 
 def test_torn_line_is_cut_off_before_others_are_added(tmp_path: Path) -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from holdfast.backends.cluster import peer_book, upkeep
+from holdfast.backends.cluster import peer_book, removal, upkeep
+from holdfast.backends.cluster.joining import Joining
+from holdfast.backends.cluster.meeting import Refused, meet
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import JoinRequest
 from holdfast.consensus.members import Members
 from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import StorageFailed
-from holdfast.model.ids import TopicName
+from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
+from holdfast.wire.peer import OLDEST_VERSION, Hello
 from tests.cluster.nodes import Nodes, until
-from tests.cluster.test_members import ORDERS, cluster, join, removed, settled
+from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled
 
 
 async def damaged(nodes: Nodes, name: str) -> None:
@@ -125,10 +129,10 @@ async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(
             await until(lambda: len(control.members.voters) == 2 and backend.state.nodes.get("n2") == own_row())
             asked, check = 0, backend.membership_calls._check_newcomer
 
-            def counted(wanted: JoinRequest) -> None:
+            def counted(wanted: JoinRequest, *, was_removed: bool) -> None:
                 nonlocal asked
                 asked += 1
-                check(wanted)
+                check(wanted, was_removed=was_removed)
 
             patched.setattr(backend.membership_calls, "_check_newcomer", counted)
             before = control.shape.last_index
@@ -138,3 +142,53 @@ async def test_node_that_waits_to_be_let_in_writes_nothing_into_the_control_log(
             assert control.shape.last_index == before
         del nodes.backends["n2"].upkeep._finish_change
         await settled(nodes, "n1", "n2", "n3")
+
+
+@pytest.mark.parametrize("claimed", ["", "another"], ids=["no cluster", "another cluster"])
+async def test_stranger_cannot_tell_a_node_that_it_was_taken_out(tmp_path: Path, claimed: str) -> None:
+    def hello(facts: dict[str, str]) -> Hello:
+        return Hello(cluster=claimed, node="stranger", life="1", boot="b", oldest=OLDEST_VERSION, facts=facts)
+
+    async with cluster(tmp_path, 1) as nodes:
+        own = replica_id("n1", nodes.backends["n1"].neighbours.own_life)
+        with pytest.raises(Refused):
+            await meet(nodes.addresses["n1"], hello({"removed": own}))
+        assert not removal.was_removed(tmp_path / "n1")
+        await publish(nodes, "n1", 1)
+
+
+async def test_removed_node_whose_disk_was_damaged_meanwhile_stays_out_unless_it_wishes_to_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The life that it begins then is one that nobody has taken out."""
+    refusals: list[str] = []
+    monkeypatch.setattr(Joining, "_say", lambda _, event, **facts: refusals.append(str(facts["reason"])))
+    async with cluster(tmp_path, 3) as nodes:
+        await publish(nodes, "n3", 5)
+        await nodes.backends["n3"].catch_up(PartitionId(ORDERS, 0))
+        await nodes.stop("n3")
+        await until(lambda: not nodes.backends["n1"].groups.is_heard("n3"))
+        await removed(nodes, "n3", "n1")
+        shutil.rmtree(tmp_path / "n3" / "topics" / ORDERS / "0")
+        await nodes.start("n3")
+        await until(lambda: any("start it with --join" in each for each in refusals))
+        assert (await members(nodes, "n1"))["n3"] == "removed"
+        await nodes.stop("n3")
+        nodes.join_of["n3"] = nodes.addresses["n1"]
+        await nodes.start("n3")
+        await settled(nodes, "n1", "n3")
+
+
+async def test_addresses_that_a_full_disk_did_not_take_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = peer_book.PeerBook(tmp_path, "n1", {})
+    with monkeypatch.context() as patched:
+        patched.setattr(peer_book, "replace_file", full)
+        book.note({"n2": "10.0.0.2:8100"}, ())
+    book.note({"n2": "10.0.0.2:8100"}, ())
+    assert peer_book.PeerBook(tmp_path, "n1", {}).addresses == {"n2": ("10.0.0.2:8100",)}
+
+
+def full(path: Path, content: bytes) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.model.errors import ReadFailed
+from holdfast.broker.queues import Queues
+from holdfast.model.errors import DamagedData, ReadFailed
 from holdfast.model.ids import LogIndex, Offset, PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
+from holdfast.storage.segment import Segment
 from holdfast.wire.record_batch import decode_values
 from tests.cluster.nodes import Nodes, running, until
 
@@ -44,9 +46,12 @@ def spoil(log: PartitionLog, seed: int) -> None:
     """Flip bits in a few sealed segments, in headers and in payloads."""
     rolled = random.Random(seed)
     for segment in rolled.sample(log.segments[:-1], 3):
-        position = rolled.randrange(segment.size)
-        (byte,) = os.pread(segment.fd, 1, position)
-        os.pwrite(segment.fd, bytes([byte ^ 1 << rolled.randrange(8)]), position)
+        flip(segment, rolled.randrange(segment.size), rolled.randrange(8))
+
+
+def flip(segment: Segment, position: int, bit: int) -> None:
+    (byte,) = os.pread(segment.fd, 1, position)
+    os.pwrite(segment.fd, bytes([byte ^ 1 << bit]), position)
 
 
 async def read_at(nodes: Nodes, node: str) -> list[bytes]:
@@ -78,6 +83,23 @@ async def test_reader_of_a_damaged_node_gets_every_message_and_the_files_are_who
         await nodes.start(leader)
         assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
         assert nodes.backends[leader].groups.me == life
+
+
+async def test_readers_of_a_queue_pass_over_nothing_that_other_nodes_have(tmp_path: Path) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        queues = Queues(nodes.brokers["n1"], "session")
+        queue = PartitionId(TopicName(f"queue-{await queues.create()}"), 0)
+        for number in range(80):
+            await queues.append(1, value(number), None)
+        log = nodes.backends["n1"].topics_here.replicas[queue].log
+        first = log.segments[1].base_offset
+        flip(log.segments[1], log.segments[1].size // 2, bit=2)
+        with pytest.raises(DamagedData):
+            for offset in range(first, 80):
+                log.read(Offset(offset), 1, Offset(80))
+        assert log.holes(), "the damage is known before the queue is read"
+        found = [await queues.reads.read(1, "c", None) for _ in range(80)]
+        assert [message and message.offset for message in found] == list(range(80))
 
 
 async def test_damage_that_nobody_has_read_is_found_and_mended(tmp_path: Path) -> None:
@@ -133,3 +155,24 @@ async def test_nothing_is_skipped_while_nobody_can_be_asked(tmp_path: Path) -> N
                     assert await read_at(nodes, leader) == [value(number) for number in range(MESSAGES)]
                     break
                 await asyncio.sleep(0.1)
+
+
+async def test_newest_message_is_not_passed_over_while_it_cannot_be_mended_yet(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        broker, backend = nodes.brokers["n1"], nodes.backends["n1"]
+        await broker.create_topic("t", TopicConfig())
+        await broker.publish_values("t", [b"one"]).offset
+        await until(lambda: backend.end_offset(T) == 1)
+        log = log_of(nodes, "n1")
+        flip(log.active, log.active.size - 1, bit=0)
+        follower = broker.follow("t", {0: Offset(0)})
+        with pytest.raises(ReadFailed, match="not mended yet"):
+            await follower.poll(1000)
+        await broker.publish_values("t", [b"two"]).offset
+        async with asyncio.timeout(10):
+            values: list[bytes] = []
+            while len(values) < 2:
+                for batch in (await follower.next(1000)).batches:
+                    values += decode_values(batch)
+        follower.close()
+        assert values == [b"one", b"two"]

@@ -64,6 +64,18 @@ def test_body_without_length_is_cut_off_at_the_limit(tmp_path: Path) -> None:
         assert response_on(raw).status == 200, "the connection is still good"
 
 
+def test_request_for_another_protocol_is_answered_as_it_is_unless_its_body_would_be_lost(server: Server) -> None:
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+    with connect(server) as raw:
+        for _ in range(2):
+            raw.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
+            assert response_on(raw).status == 200
+        raw.sendall(HEAD + upgrade + b"Content-Length: 2\r\n\r\n{}")
+        refused = response_on(raw)
+        assert (refused.status, refused.code) == (400, "bad_http") and "Upgrade" in refused.message
+        assert closed_by_server(raw)
+
+
 def test_body_at_the_limit_is_taken(tmp_path: Path) -> None:
     body = json.dumps({"messages": [{"value": "x" * 900}]}).encode()
     with serving(tmp_path / "data", body_bytes_max=len(body)) as server:
@@ -199,6 +211,22 @@ def test_answer_that_nobody_takes_is_dropped(tmp_path: Path, monkeypatch: pytest
             time.sleep(0.01)
         assert server.frontend._listening._connections() == []
         raw.close()
+
+
+def test_client_that_takes_no_answers_gets_no_more_of_them_into_memory(server: Server) -> None:
+    queue = server.call("POST", "/create_queue", {}).json["queue_id"]
+    server.call("POST", "/append", {"queue_id": queue, "value": "x" * 500_000})
+    body = json.dumps({"queue_id": queue, "client_id": "w", "request_id": "r:1"}).encode()
+    head = b"POST /read HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with connect(server) as raw:
+        for _ in range(60):
+            raw.sendall(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            time.sleep(0.01)  # each comes in one piece, as from a client that waits
+        waiting = [each.transport.get_write_buffer_size() for each in server.frontend._listening._connections()]
+        assert sum(waiting) < 3_000_000
+        taken = 0
+        while taken < 60 * 500_000:
+            taken += len(raw.recv(1_000_000))
 
 
 # --- connections ----------------------------------------------------------------------------------------

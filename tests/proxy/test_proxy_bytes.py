@@ -6,16 +6,21 @@ import asyncio
 import json
 import socket
 import time
+from collections import Counter
 from contextlib import closing
+from typing import Any
 
 import pytest
 
+from holdfast.client.addresses import Address
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
+from holdfast.proxy.groups import Group
 from holdfast.proxy.readers import AT_ONCE_MAX
-from holdfast.proxy.settings import SLOTS
+from holdfast.proxy.relay import Relay
+from holdfast.proxy.settings import SLOTS, Settings, parse_groups
 from tests.proxy.fake_node import Got, answer, faking
 from tests.proxy.proxies import ProxyClient, proxying
-from tests.support.broker_process import wait_until
+from tests.support.broker_process import free_port, wait_until
 
 TOPIC = b'{"topic":"orders"}'
 
@@ -58,6 +63,38 @@ def test_client_cannot_hide_a_second_request_in_the_body_of_its_first(connection
             assert got.values("content-type") == ["application/json"] and got.values("host") != ["127.0.0.1"]
             assert not got.values("transfer-encoding") and not got.values("connection")
         assert not any("create_queue" in line for line in node.lines)
+
+
+@pytest.mark.parametrize("ending", ["Content-Length: 400", "Transfer-Encoding: chunked"])
+def test_body_that_an_upgrade_cuts_off_reaches_no_node(ending: str) -> None:
+    upgrade = "Connection: upgrade\r\nUpgrade: h2c\r\nContent-Type: text/plain"
+    head = f"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: 127.0.0.1\r\n{upgrade}\r\n{ending}\r\n\r\n"
+    with faking(plain) as node, proxying([f"g=127.0.0.1:{node.port}"]) as proxy:
+        assert raw(proxy, head.encode()).startswith(b"HTTP/1.1 400")
+        assert "orders" in proxy.get("/v1/topics/orders").json["line"]
+        assert node.lines == ["GET /v1/topics/orders HTTP/1.1"]
+
+
+async def test_connection_that_owes_a_node_a_body_carries_no_other_request() -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer(b"{}"))
+            await reader.read()
+
+    events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    events.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+
+    server = await asyncio.start_server(early, "127.0.0.1", free_port())
+    host, port = server.sockets[0].getsockname()
+    groups = parse_groups([f"g={host}:{port}"])
+    group = Group(groups[0], Settings(listen=Address(host, 0), groups=groups), Counter())
+    relay = Relay(group, "POST", b"/v1/topics/t/messages", [(b"content-length", b"400")], events.get)
+    response = await relay.response()
+    assert response.stream is not None
+    assert b"".join([piece async for piece in response.stream]) == b"{}"
+    assert group.nodes[0].calls.open == 0
+    server.close()
 
 
 def test_fields_of_one_connection_stay_there_in_both_directions() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast.backup.format import PART_SUFFIX, StoredFile, TopicBackup, file_name
+from holdfast.backup.format import FILE_BYTES_MAX, PART_SUFFIX, StoredFile, TopicBackup, file_name
 from holdfast.model.errors import BackupDamaged, BadBatch, DiskFull, HoldfastError, StorageFailed
 from holdfast.storage.durable import sync_directory, sync_file
 from holdfast.wire import record_batch
@@ -55,7 +56,7 @@ class ChunkWriter:
         self._path = root / (self._name + PART_SUFFIX)
         self._sum = hashlib.sha256()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)  # `finish` has their names synced
             self._file = self._path.open("w+b")
         except OSError as error:
             raise as_disk_error(root, error) from error
@@ -70,13 +71,16 @@ class ChunkWriter:
         self.end = row.end
 
     def finish(self) -> StoredFile:
-        """Durable on return, name included."""
+        """Durable on return, with its name and those of the directories it is in."""
         try:
             self._file.flush()
             sync_file(self._file.fileno())
             self._file.close()
             self._path.rename(self._root / self._name)
-            sync_directory(self._path.parent)
+            for directory in (self._path.parent, *self._path.parent.parents):
+                sync_directory(directory)
+                if directory == self._root:
+                    break
         except OSError as error:
             raise as_disk_error(self._root, error) from error
         return StoredFile(
@@ -93,10 +97,12 @@ class ChunkWriter:
             self._path.unlink(missing_ok=True)
 
 
-def read_whole(root: Path, topic: TopicBackup, partition: int, first: int, epoch: int) -> tuple[StoredFile, int]:
+def read_whole(
+    root: Path, topic: TopicBackup, partition: int, first: int, epoch: int, bytes_max: int = FILE_BYTES_MAX
+) -> tuple[StoredFile, int]:
     """A file that has its name, described; and the last leader's epoch. Raises `BackupDamaged`."""
     name = file_name(topic, partition, first)
-    data = read_bytes(root, name)
+    data = read_bytes(root, name, bytes_max)
     try:
         row = checked_row(data, first, epoch)
     except BadBatch as error:
@@ -107,9 +113,14 @@ def read_whole(root: Path, topic: TopicBackup, partition: int, first: int, epoch
     return described, row.epoch
 
 
-def read_bytes(root: Path, name: str) -> bytes:
-    """Raises `BackupDamaged` for a file that is missing or cannot be read."""
+def read_bytes(root: Path, name: str, bytes_max: int) -> bytes:
+    """Raises `BackupDamaged` for a file that is missing, cannot be read or is larger than it may be."""
     try:
+        there = (root / name).stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise BackupDamaged(f"{name}: this is no file")
+        if there.st_size > bytes_max:
+            raise BackupDamaged(f"{name}: it has {there.st_size} bytes, and at most {bytes_max} belong there")
         return (root / name).read_bytes()
     except OSError as error:
         raise BackupDamaged(f"{name}: {os.strerror(error.errno or 0)}") from error

@@ -45,6 +45,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.limits import MIB
+from holdfast.storage.directory import make_directory
 from holdfast.wire import record_batch
 
 T = TypeVar("T")
@@ -80,16 +81,23 @@ async def create(
     prune: bool = False,
     now_ms: Callable[[], int],
     on_progress: Progress,
+    on_found: Callable[[Manifest], None] = lambda begun: None,
 ) -> Manifest:
     """Make a backup, go on with one that was cut off, or bring one up to date. Raises `HoldfastError`.
 
-    An update with `prune` gives up what the cluster does not have any more.
+    An update with `prune` gives up what the cluster does not have any more. `on_found` is told of a backup that was
+    begun before, and is finished now as of then.
     """
     pool = Pool(Addresses(parse_url(server)), CALL_CONNECTIONS_MAX)
     api = Api(pool, _PATIENCE_S)
     try:
         with _held(directory):
-            begun = await _begun(api, directory, topics, update=update, prune=prune, now_ms=now_ms)
+            begun = _found(directory, topics, update=update, prune=prune)
+            if begun is not None:
+                await _check_cluster(api, directory, begun)
+                on_found(begun)
+            else:
+                begun = await _begun(api, directory, topics, update=update, prune=prune, now_ms=now_ms)
             if begun.finished_ms is not None:
                 return begun
             before = backup_format.load(directory)
@@ -109,7 +117,7 @@ async def create(
 def _held(directory: Path) -> Iterator[None]:
     """For one process at a time."""
     with _disk_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
@@ -129,29 +137,53 @@ def _disk_errors(directory: Path) -> Iterator[None]:
         raise as_disk_error(directory, error) from error
 
 
+def _found(directory: Path, topics: Sequence[str] | None, *, update: bool, prune: bool) -> Manifest | None:
+    """The plan that is there, if it is one for this call; or the manifest, where only the end was missing."""
+    manifest = backup_format.load(directory)
+    planned = _plan_found(directory, is_needed=manifest is None)
+    if planned is None:
+        return None
+    if manifest is not None and manifest.revision >= planned.revision:
+        (directory / PLAN).unlink()
+        return None if update else manifest
+    if topics is not None and sorted(set(topics)) != planned.chosen:
+        raise BackupUnusable(
+            f"{directory} has an unfinished backup of {', '.join(planned.chosen or ['all topics'])}; go on with it "
+            "without --topic, or name another directory"
+        )
+    if prune and not planned.is_pruning:
+        raise BackupUnusable(f"{directory} has an unfinished backup that keeps all; go on with it without --prune")
+    if manifest is not None and planned.is_pruning and not prune:
+        raise BackupUnusable(
+            f"{directory} has an unfinished update that gives up what the cluster has no more; go on with it by "
+            f"--update --prune, or delete {directory / PLAN} to keep all"
+        )
+    return planned
+
+
+def _plan_found(directory: Path, *, is_needed: bool) -> Manifest | None:
+    try:
+        return backup_format.load(directory, PLAN)
+    except BackupDamaged as error:
+        todo = (
+            "name another directory"
+            if is_needed
+            else "the backup that is there does not need it: delete the file and update again"
+        )
+        raise BackupDamaged(f"{error.message}; {todo}") from error
+
+
+async def _check_cluster(api: Api, directory: Path, begun: Manifest) -> None:
+    if begun.finished_ms is None and (await api.cluster()).cluster != begun.cluster:
+        raise BackupUnusable(f"{directory} has an unfinished backup of another cluster; name another directory")
+
+
 async def _begun(
     api: Api, directory: Path, topics: Sequence[str] | None, *, update: bool, prune: bool, now_ms: Callable[[], int]
 ) -> Manifest:
-    """The plan that is there, or a new one."""
-    planned, manifest = backup_format.load(directory, PLAN), backup_format.load(directory)
-    if planned is not None and manifest is not None and manifest.revision >= planned.revision:
-        (directory / PLAN).unlink()
-        planned = None
-        if not update:
-            return manifest  # all that was missing
+    """A new plan."""
+    manifest = backup_format.load(directory)
     chosen = None if topics is None else sorted(set(topics))
-    if planned is not None:
-        if chosen is not None and chosen != planned.chosen:
-            raise BackupUnusable(
-                f"{directory} has an unfinished backup of {', '.join(planned.chosen or ['all topics'])}; go on with it "
-                "without --topic, or name another directory"
-            )
-        if prune and not planned.is_pruning:
-            raise BackupUnusable(f"{directory} has an unfinished backup that keeps all; go on with it without --prune")
-        described = await api.cluster()
-        if described.cluster != planned.cluster:
-            raise BackupUnusable(f"{directory} has an unfinished backup of another cluster; name another directory")
-        return planned
     if manifest is not None and not update:
         raise BackupUnusable(f"{directory} has a backup already; bring it up to date with --update, or name another")
     if manifest is None and _has_files(directory):

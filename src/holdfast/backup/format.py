@@ -12,7 +12,8 @@
 A topic that was made anew under its old name has another time of its making, so it never has another's files. A file of
 batches has about 64 MiB at most, and more only by what one answer of a broker has. `manifest.json` and
 `plan.json` are a `Manifest` as JSON; in a plan, only those files are named that an update takes over. Their `sha256` is
-that of all their bytes with itself left out: what a later version adds is covered, and is passed over by this one.
+that of all their bytes with itself left out: what a later version adds is covered, and is passed over by this one. It
+is so in every format, so that a damaged `format` is not taken for a newer one.
 
 An update keeps every file that the backup has, unless it is told to prune. A topic that is gone from the cluster stays
 among `topics`, with `gone_ms`. What cannot be joined on to what the cluster has now is named in `aside`: a topic that
@@ -35,9 +36,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -45,7 +46,8 @@ from holdfast.broker.callback_addresses import parse_callback_address
 from holdfast.model import names
 from holdfast.model.callbacks import CallbackFormat
 from holdfast.model.errors import BackupDamaged, BackupUnusable, HoldfastError
-from holdfast.model.limits import MIB
+from holdfast.model.ids import CursorName, TopicName
+from holdfast.model.limits import MIB, NUMBER_MAX
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.durable import replace_file, sync_directory
 
@@ -58,22 +60,28 @@ PART_SUFFIX: Final = ".part"
 _SUM_LENGTH: Final = 64
 # Of one file: what a backup that was cut off fetches again at most, for each partition that was being fetched.
 FILE_BYTES: Final = 64 * MIB
+# A file is read as a whole: more than one answer beyond the above is not what this or a later version has written.
+FILE_BYTES_MAX: Final = 4 * FILE_BYTES
+
+# What a state, a log and a cursor can keep: times, offsets, bytes and numbers.
+Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+FileBytes = Annotated[int, msgspec.Meta(ge=0, le=FILE_BYTES_MAX)]
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     """Messages from `first` up to, not including, `end`."""
 
     file: str
-    first: int
-    end: int
-    bytes: int
+    first: Number
+    end: Number
+    bytes: FileBytes
     sha256: str
 
 
 class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True):
-    partition: int
-    first: int
-    end: int
+    partition: Number
+    first: Number
+    end: Number
     files: list[StoredFile] = []
 
     @property
@@ -85,11 +93,11 @@ class TopicBackup(msgspec.Struct, frozen=True, kw_only=True):
     """`created_ms` tells a topic from another of its name. `gone_ms`: an update found it gone, and kept it."""
 
     topic: str
-    created_ms: int
-    retention_ms: int | None
-    retention_bytes: int | None
+    created_ms: Number
+    retention_ms: Number | None
+    retention_bytes: Number | None
     partitions: list[PartitionBackup]
-    gone_ms: int | None = None
+    gone_ms: Number | None = None
 
     @property
     def messages(self) -> int:
@@ -105,15 +113,15 @@ class TopicBackup(msgspec.Struct, frozen=True, kw_only=True):
 class CursorBackup(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     name: str
-    offsets: dict[int, int]
+    offsets: dict[Number, Number]
 
 
 class WriterBackup(msgspec.Struct, frozen=True, kw_only=True):
     """A writer of transactions, with the last number it has committed."""
 
     writer: str
-    last_number: int
-    committed_ms: int
+    last_number: Number
+    committed_ms: Number
 
 
 class SubscriptionBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +131,7 @@ class SubscriptionBackup(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     callback: str
     format: CallbackFormat
-    created_ms: int
+    created_ms: Number
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,9 +144,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     cluster: str
     version: str
-    revision: int = 1
-    begun_ms: int
-    finished_ms: int | None = None
+    revision: Number = 1
+    begun_ms: Number
+    finished_ms: Number | None = None
     chosen: list[str] | None = None
     # Whether no transaction was under way when the ends were taken, so that each is here with its number or not at all.
     is_between_transactions: bool = True
@@ -151,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[SubscriptionBackup] = []
     writers: list[WriterBackup]
     # The number that the next numbered queue gets, also where the last one was deleted.
-    next_queue_number: int = 1
+    next_queue_number: Number = 1
     sha256: str = ""
 
     @property
@@ -219,12 +227,12 @@ def load(directory: Path, name: str = MANIFEST) -> Manifest | None:
         raise BackupUnusable(f"cannot read {file}: {error.strerror}") from error
     try:
         head = msgspec.json.decode(content, type=_Head)
+        _check_sum(content, head.sha256)
         if head.format != FORMAT:
             raise BackupUnusable(
                 f"{directory} is a backup of format {head.format}, this version reads {FORMAT}; use the version of "
                 "holdfast that made it, or a newer one"
             )
-        _check_sum(content, head.sha256)
         manifest = msgspec.json.decode(content, type=Manifest)
         _check(manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -269,6 +277,10 @@ def _check(manifest: Manifest) -> None:
 
 def _check_readers(manifest: Manifest) -> None:
     known = {topic.topic for topic in manifest.topics}
+    places, subscribed = callback_places(manifest.cursors), {(each.topic, each.name) for each in manifest.subscriptions}
+    for topic, name in sorted(places ^ subscribed):
+        missing = "cursor" if (topic, name) in subscribed else "subscription"
+        raise BackupDamaged(f"the callback {name!a} of {topic!a} has no {missing}")
     read = [(each.topic, each.name) for each in manifest.cursors]
     read += [(each.topic, each.name) for each in manifest.subscriptions]
     for topic, name in read:
@@ -281,6 +293,12 @@ def _check_readers(manifest: Manifest) -> None:
         parse_callback_address(subscription.callback)
     _check_single("cursor", [f"{each.topic}/{each.name}" for each in manifest.cursors])
     _check_single("subscription", [f"{each.topic}/{each.name}" for each in manifest.subscriptions])
+
+
+def callback_places(cursors: Iterable[CursorBackup]) -> set[tuple[str, str]]:
+    """Topic and name of every subscription that stands at one of these cursors."""
+    found = (names.callback_at(TopicName(each.topic), CursorName(each.name)) for each in cursors)
+    return {each for each in found if each is not None}
 
 
 def _check_single(what: str, found: list[str]) -> None:

@@ -12,7 +12,14 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.backup.format import CursorBackup, Manifest, PartitionBackup, SubscriptionBackup, TopicBackup
+from holdfast.backup.format import (
+    CursorBackup,
+    Manifest,
+    PartitionBackup,
+    SubscriptionBackup,
+    TopicBackup,
+    callback_places,
+)
 
 Reader = TypeVar("Reader", CursorBackup, SubscriptionBackup)
 
@@ -38,13 +45,25 @@ def completed(
         subscriptions=_of_topics(planned.subscriptions, there),
     )
     if before is None or planned.is_pruning:
-        return made
-    return msgspec.structs.replace(
+        return paired(made)
+    updated = msgspec.structs.replace(
         made,
         aside=[*before.aside, *_unjoined(before, topics)],
         cursors=made.cursors + _of_topics(before.cursors, kept),
         subscriptions=made.subscriptions + _of_topics(before.subscriptions, kept),
         next_queue_number=max(made.next_queue_number, before.next_queue_number),
+    )
+    return paired(updated)
+
+
+def paired(manifest: Manifest) -> Manifest:
+    """No subscription without its cursor, which may be in a topic that was not chosen; and no such cursor alone."""
+    places = callback_places(manifest.cursors)
+    whole = places & {(each.topic, each.name) for each in manifest.subscriptions}
+    return msgspec.structs.replace(
+        manifest,
+        cursors=[each for each in manifest.cursors if callback_places([each]) <= whole],
+        subscriptions=[each for each in manifest.subscriptions if (each.topic, each.name) in whole],
     )
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.backup import keeping
 from holdfast.backup.format import (
     CursorBackup,
     Manifest,
@@ -85,7 +86,7 @@ async def plan(
     named = set(must_be_there) & gone
     if named:
         raise _no_topic(named)
-    return Manifest(
+    planned = Manifest(
         cluster=described.cluster,
         version=version,
         revision=1 if before is None else before.revision + 1,
@@ -105,7 +106,7 @@ async def plan(
                 created_ms=each.created_ms,
             )
             for each in subscriptions
-            if each.topic in names and (each.topic, each.name) in {callback_at(at.topic, at.name) for at in cursors}
+            if each.topic in names
         ],
         writers=[
             WriterBackup(writer=each.writer, last_number=each.last_number, committed_ms=each.committed_ms or 0)
@@ -114,6 +115,7 @@ async def plan(
         ],
         next_queue_number=next_queue_number,
     )
+    return keeping.paired(planned)
 
 
 def _is_quiet(earlier: Writers, later: Writers) -> bool:

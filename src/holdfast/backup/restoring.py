@@ -244,7 +244,7 @@ class _Restoration:
         try:
             position, epoch = partition.first, 0
             for file in partition.files:
-                row = checked_row(read_bytes(self._backup, file.file), position, epoch)
+                row = checked_row(read_bytes(self._backup, file.file, file.bytes), position, epoch)
                 if log.last_index == 0 and position > 0:
                     log.reset(_SECOND_INDEX, Offset(position), Term(row.batches[0][0].leader_epoch))
                 self._append(log, row)

@@ -39,6 +39,8 @@ class Verified(msgspec.Struct, kw_only=True):
     aside: int = 0
     # An update was begun and not finished; the backup of before is what was checked.
     has_unfinished_update: bool = False
+    # What is wrong with the plan of one, if something is: the backup itself does not need it.
+    plan_problem: str | None = None
     findings: list[Finding] = msgspec.field(default_factory=list)
 
     @property
@@ -73,8 +75,11 @@ def verify(directory: Path, on_progress: Callable[[int, int], None] = lambda don
         len(manifest.writers),
     )
     verified.subscriptions, verified.aside = len(manifest.subscriptions), len(list(manifest.partitions_aside()))
-    planned = backup_format.load(directory, PLAN) if (directory / PLAN).exists() else None
-    verified.has_unfinished_update = planned is not None and planned.revision > manifest.revision
+    try:
+        planned = backup_format.load(directory, PLAN)
+        verified.has_unfinished_update = planned is not None and planned.revision > manifest.revision
+    except (BackupDamaged, BackupUnusable) as error:
+        verified.plan_problem = error.message
     total = sum(file.bytes for _, _, file in manifest.files())
     for topic, partition in itertools.chain(manifest.partitions(), manifest.partitions_aside()):
         verified.partitions += 1
@@ -105,7 +110,7 @@ def _look_at_file(
 ) -> int:
     verified.bytes += file.bytes
     try:
-        there, epoch = read_whole(directory, topic, partition.partition, file.first, epoch)
+        there, epoch = read_whole(directory, topic, partition.partition, file.first, epoch, file.bytes)
     except BackupDamaged as error:
         verified.findings.append(Finding(file.file, error.message.removeprefix(f"{file.file}: ")))
         return epoch

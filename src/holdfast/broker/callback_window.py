@@ -36,6 +36,8 @@ class Budget:
     def __init__(self) -> None:
         self.receivers = 0
         self.size = 0
+        # Whether somebody was told that there is no room, and nobody has told it otherwise yet.
+        self._was_denied = False
 
     @property
     def share(self) -> int:
@@ -46,9 +48,19 @@ class Budget:
         """The most that is written at once, of messages that are not larger."""
         return min(CALLBACK_PIECE_BYTES_MAX, self.share)
 
-    @property
-    def has_room(self) -> bool:
-        return self.size < CALLBACK_WINDOWS_BYTES_MAX
+    def admits(self) -> bool:
+        """Whether there is room. Whoever hears that there is none is told when there is (`owes_news`)."""
+        if self.size < CALLBACK_WINDOWS_BYTES_MAX:
+            return True
+        self._was_denied = True
+        return False
+
+    def owes_news(self) -> bool:
+        """Whether those who were denied room have to be told that there is some; true once."""
+        if not self._was_denied or self.size >= CALLBACK_WINDOWS_BYTES_MAX:
+            return False
+        self._was_denied = False
+        return True
 
 
 class Window:
@@ -65,7 +77,7 @@ class Window:
 
     @property
     def has_room(self) -> bool:
-        return self.size < self._budget.share and self._budget.has_room
+        return self.size < self._budget.share and self._budget.admits()
 
     def disown(self, partition: int) -> None:
         """What was sent of a partition says nothing of where it stands any more, and is still to be acknowledged."""

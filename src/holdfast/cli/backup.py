@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from holdfast.cli import output, pair, session
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
-from holdfast.cli.quantities import bytes_text, plural
+from holdfast.cli.quantities import bytes_text, duration_text, plural
 from holdfast.model.errors import BackupUnusable, TopicNotFound
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def create(
         def on_progress(*, messages: int, of: int, fetched_bytes: int) -> None:
             tell(messages, of, fetched_bytes)
 
+        def on_found(begun: Manifest) -> None:
+            ago = duration_text(max(0, _now_ms() - begun.begun_ms) / 1000)
+            output.note(
+                f"holdfast: this goes on with what was begun {ago} ago, and has what the cluster held "
+                "then; --update, once this is done, brings it up to date"
+            )
+
         made = asyncio.run(
             creating.create(
                 server,
@@ -99,6 +106,7 @@ def create(
                 prune=prune,
                 now_ms=_now_ms,
                 on_progress=on_progress,
+                on_found=on_found,
             )
         )
     if not made.is_between_transactions:
@@ -296,6 +304,11 @@ def _show(verified: Verified) -> None:
     console.print(f"[bold]{escape(verified.directory)}[/bold]: {', '.join(parts)} ({bytes_text(verified.bytes)})")
     for finding in verified.findings:
         console.print(f"[red]{escape(finding.file)}[/red]: {escape(finding.problem)}")
+    if verified.plan_problem is not None:
+        console.print(
+            f"{escape(verified.plan_problem)}; it is of an update that was not finished, and the backup does not need "
+            "it: delete the file before the next update."
+        )
     if verified.has_unfinished_update:
         console.print("An update was begun and not finished; give `holdfast backup create … --update` again.")
     if verified.is_sound:

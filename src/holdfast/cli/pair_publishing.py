@@ -77,12 +77,6 @@ class PairPublishing:
         begun = None if self._records is None else self._records.begin(len(values), self._id)
         self._under_way.append((values, begun, self._thread.begin(self._publish(values, begun))))
 
-    def note_unfinished(self) -> None:
-        """What is still under way when publishing ends was sent, and nobody knows what became of it."""
-        for _, begun, _ in self._under_way:
-            if self._records is not None and begun is not None:
-                self._records.end(begun, None, acknowledged=False)
-
     async def _publish(self, values: list[bytes], begun: Begun | None) -> list[PairPublished]:
         if begun is not None:
             pairs = zip(values, begun.ids, strict=True)
@@ -105,7 +99,7 @@ class PairPublishing:
                 raise Stopped(error, self._publisher.counts.acknowledged) from error
             self._under_way.popleft()
             if self._records is not None and begun is not None:
-                self._records.end(begun, None, acknowledged=True)
+                self._records.end(begun)
             if show:
                 for value, one in zip(values, published, strict=True):
                     self._show(value, one)
@@ -155,7 +149,6 @@ def publish_to_pair(
             else:
                 publishing.at_once(source, for_s, show=is_single and not as_json)
         finally:
-            publishing.note_unfinished()
             # After an error, or Ctrl-C, nobody waits for the rest.
             thread.run(publisher.close(quietly=True))
             if not as_json:

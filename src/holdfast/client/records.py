@@ -17,9 +17,10 @@ and the audit counts it as malformed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -86,33 +87,56 @@ class Begun(NamedTuple):
 
 
 class SentRecords:
-    """The publisher's side: gives out ids, and notes what became of each list of messages."""
+    """The publisher's side: gives out ids, and notes what became of each list of messages.
 
-    def __init__(self, file: RecordFile, topic: str) -> None:
+    Nothing that happens inside `undisturbed` may end by a signal: a list is written down as a whole, and once.
+    """
+
+    def __init__(
+        self,
+        file: RecordFile,
+        topic: str,
+        undisturbed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._file = file
         self._topic = topic
+        self._undisturbed = undisturbed
         self._producer = str(uuid_utils.uuid7())
         self._next = 1
+        # By their first number, the lists that nothing is written of yet.
+        self._under_way: dict[int, Begun] = {}
 
     def begin(self, count: int, given_id: str | None = None) -> Begun:
         first, self._next = self._next, self._next + count
         made = [f"{self._producer}/{number}" for number in range(first, first + count)]
-        return Begun([given_id] * count if given_id is not None else made, first, now_ms())
+        begun = Begun([given_id] * count if given_id is not None else made, first, now_ms())
+        self._under_way[first] = begun
+        return begun
 
-    def end(self, begun: Begun, published: Sequence[Published] | None, *, acknowledged: bool) -> None:
-        """All of them have one fate; `published` says where they stand, if that is known."""
+    def end(self, begun: Begun, published: Sequence[Published] | None = None) -> None:
+        """All of them are acknowledged; `published` says where they stand, if that is known."""
+        self._write(begun, published, acknowledged=True)
+
+    def close(self) -> None:
+        """What is still under way was sent, and nobody knows what became of it."""
+        for begun in list(self._under_way.values()):
+            self._write(begun, None, acknowledged=False)
+
+    def _write(self, begun: Begun, published: Sequence[Published] | None, *, acknowledged: bool) -> None:
         places = published if published is not None else [None] * len(begun.ids)
-        self._file.write(
-            {
-                "topic": self._topic,
-                "id": name,
-                "sequence": begun.first + index,
-                "time_ms": begun.time_ms,
-                "acknowledged": acknowledged,
-                **({} if one is None or one.buffered else {"partition": one.partition, "offset": one.offset}),
-            }
-            for index, (name, one) in enumerate(zip(begun.ids, places, strict=True))
-        )
+        with self._undisturbed():
+            self._file.write(
+                {
+                    "topic": self._topic,
+                    "id": name,
+                    "sequence": begun.first + index,
+                    "time_ms": begun.time_ms,
+                    "acknowledged": acknowledged,
+                    **({} if one is None or one.buffered else {"partition": one.partition, "offset": one.offset}),
+                }
+                for index, (name, one) in enumerate(zip(begun.ids, places, strict=True))
+            )
+            del self._under_way[begun.first]
 
 
 def received_line(topic: str, message_id: str, broker: str, receiver: str, **place: int) -> dict[str, Any]:

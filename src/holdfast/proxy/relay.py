@@ -79,6 +79,8 @@ class Relay:
         # The server's parser has checked that it is a number, and that there is one at most.
         self._body_bytes = len(body) if body is not None else int(given.get(b"content-length", b"0"))
         self._has_body = self._is_chunked or self._body_bytes > 0
+        # Whether the node has all that was announced to it.
+        self._is_sent = not self._has_body or body is not None
         is_upload = self._is_chunked or self._body_bytes > _SHORT_BODY_BYTES_MAX
         self._is_long = is_upload or (method in _SAFE and target.partition(b"?")[0].endswith(_LONG_ANSWERS))
 
@@ -121,7 +123,7 @@ class Relay:
     async def _head(self, node: Node, connection: NodeConnection) -> Head:
         """Raises `NodeFailed`, `ClientGone`."""
         head = connection.begin(self._request_head(node), is_without_body=self._method == "HEAD")
-        if self._has_body and self._body is None and not head.done():
+        if not self._is_sent and not head.done():
             await self._send_body(connection, head)
         async with self._while_client_is_there(connection) as gone:
             try:
@@ -150,26 +152,29 @@ class Relay:
             if sending.done() and not head.done():
                 sending.result()
         finally:
-            if not sending.done():
-                sending.cancel()
-                # What is left of the body goes nowhere: the next request cannot use this connection.
-                connection.keeps_alive = False
+            sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _write_body(self, connection: NodeConnection) -> None:
+        sent_bytes = 0
         while True:
             event = await self._receive()
             if event["type"] != "http.request":
                 raise ClientGone
             piece = event.get("body", b"")
             if piece:
+                sent_bytes += len(piece)
                 await connection.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
             if not event.get("more_body", False):
                 if self._is_chunked:
                     await connection.write(b"0\r\n\r\n")
+                self._is_sent = self._is_chunked or sent_bytes == self._body_bytes
                 return
 
     def _relayed(self, pool: Pool, connection: NodeConnection, head: Head) -> Response:
+        if not self._is_sent:
+            # The node waits for the rest of a body: it would take the next request for that.
+            connection.keeps_alive = False
         headers = _end_to_end(head.headers, _NOT_FOR_CLIENTS)
         if self._method == "HEAD":
             pool.give_back(connection)

@@ -192,13 +192,20 @@ class Acquaintances:
         gone = self._gone_replicas()
         return facts | ({_REMOVED: ",".join(gone)} if gone else {})
 
+    def wishes_to_join(self, node: str) -> bool:
+        """Whether a node that is there was started to join, and does not only look for those it knew."""
+        hello = None if self._links is None else self._links.hello_of(node)
+        return hello is not None and _JOINS in hello.facts
+
     def is_gone(self, hello: Hello) -> bool:
         """Whether somebody was taken out who may not know it."""
         return self._is_gone(hello.replica)
 
-    def refusal(self, hello: Hello, *, has_cluster: bool) -> str | None:
-        """Why somebody is not wanted as an acquaintance."""
-        if replica_id(self.node, self._directory.life) in hello.facts.get(_REMOVED, "").split(","):
+    def refusal(self, hello: Hello, cluster: str) -> str | None:
+        """Why somebody is not wanted as an acquaintance. `cluster` is this node's own, empty while it has none."""
+        # Whoever belongs to no cluster, or to another, does not decide whether this node belongs to its own.
+        is_of_ours = bool(cluster) and hello.cluster == cluster
+        if is_of_ours and replica_id(self.node, self._directory.life) in hello.facts.get(_REMOVED, "").split(","):
             self._hear_of_removal(hello.node)
         if self.is_removed:
             return f"{self.node} was taken out of its cluster"
@@ -211,8 +218,8 @@ class Acquaintances:
                 # It may have moved. Not from within the links.
                 self._loop.call_soon(self.introduce, hello.node, hello.addresses.get("peer", ""))
             return None
-        if self._is_pair or not has_cluster or not (_JOINS in hello.facts or hello.cluster):
-            if self.join is not None and not has_cluster:
+        if self._is_pair or not cluster or not (_JOINS in hello.facts or hello.cluster):
+            if self.join is not None and not cluster:
                 # Whom it has asked calls back before its answer is read.
                 return f"{NOT_YET}{self.node} does not know yet which cluster it joins"
             known = ", ".join(sorted(self.book.addresses)) or "nobody"

@@ -254,6 +254,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._confirming.close()
         await self._proposals.stop(stopped)
         await self.neighbours.stop()
+        await self.serving.stop()
         await self.control.stop()
         self.topics_here.close()
         await self.groups.stop()
@@ -342,7 +343,11 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
                 raise
             if not await self._mending.mend(replica):
                 raise ReadFailed(f"{damage.message}; the other nodes cannot be asked now, try again later") from damage
+        try:
             return await replica.read(offset, bytes_max)
+        except DamagedData as damage:
+            # The end of the newest file is mended once there is more behind it. Nobody may pass over it until then.
+            raise ReadFailed(f"{damage.message}; it is not mended yet, try again later") from damage
 
     async def catch_up(self, partition: PartitionId) -> None:
         self._check_belongs()
@@ -365,7 +370,9 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         return replica.end if replica is not None else Offset(0)
 
     def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
-        return self.topics_here.found(partition).log.next_readable(offset)
+        replica = self.topics_here.found(partition)
+        # What is damaged here the others have: `read` mends it, so nobody may pass over it.
+        return replica.log.next_readable(offset) if replica.is_alone else max(offset, replica.log.start_offset)
 
     async def offset_at(self, partition: PartitionId, timestamp_ms: TimestampMs) -> Offset:
         replica = self.topics_here.found(partition)

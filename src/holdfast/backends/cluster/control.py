@@ -160,12 +160,15 @@ class Control:
                 waiting.set_result(outcomes)
             else:
                 waiting.set_exception(LeaderChanged("another leader's entry took this place"))
-        for wanted, applied in self._applied_waiters:
-            if wanted <= index and not applied.done():
-                applied.set_result(None)
-        self._applied_waiters = [waiter for waiter in self._applied_waiters if not waiter[1].done()]
+        self._tell_applied()
         if self._writer is None:
             self._writer = self._loop.create_task(self._keep_later())
+
+    def _tell_applied(self) -> None:
+        for wanted, applied in self._applied_waiters:
+            if wanted <= self.applied and not applied.done():
+                applied.set_result(None)
+        self._applied_waiters = [waiter for waiter in self._applied_waiters if not waiter[1].done()]
 
     async def wait_until_applied(self, index: LogIndex) -> None:
         if self.applied < index:
@@ -198,13 +201,20 @@ class Control:
             if self._writer is None:
                 self._writer = self._loop.create_task(self._keep_later())
 
-    async def replace_store(self, exchange: Callable[[], tuple[StateStore, LogIndex]]) -> None:
-        """Go on with another file, which is further than this one."""
+    async def replace_store(
+        self, exchange: Callable[[], tuple[StateStore, LogIndex]], take_over: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Go on with another file, which is further than this one. Nothing is applied before it is taken over.
+
+        Until then nobody is told either that this much is applied: else the log would be begun behind it.
+        """
         await self.stop()
         await self._store.close()
         self._statements.clear()
-        self._store, self.applied = exchange()
-        self.kept = self.applied
+        self._store, applied = exchange()
+        await take_over()
+        self.applied = self.kept = applied
+        self._tell_applied()
         self.start()
 
     def drop_kept(self) -> None:

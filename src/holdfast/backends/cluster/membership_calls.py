@@ -78,13 +78,13 @@ class MembershipCalls:
         membership, voters = self._state.membership, self._control.replica.raft.members.voters
         place = membership.place_of(wanted.node, voters)
         if place not in (Place.JOINING, Place.VOTER):
-            self._check_newcomer(wanted)
+            self._check_newcomer(wanted, was_removed=place is Place.REMOVED)
             # One that waits until another one has come or gone asks again and again: no entry for each.
             await self._check(Kind.JOIN, wanted.node)
             await self._change(Kind.JOIN, wanted.node, life=wanted.life, address=wanted.address)
         return requests.encode(JoinReply(self._addresses()))
 
-    def _check_newcomer(self, wanted: requests.JoinRequest) -> None:
+    def _check_newcomer(self, wanted: requests.JoinRequest, *, was_removed: bool) -> None:
         node = wanted.node
         if not NODE_NAME.match(node):
             raise BadValue(f"a node is named with 1 to 64 letters, digits, '_' and '-', not {node[:60]!a}")
@@ -94,6 +94,9 @@ class MembershipCalls:
             raise BadValue(f"{node} does not say where others reach it; start it with --peer HOST:PORT")
         if self._state.membership.is_removed(replica_id(node, wanted.life)):
             raise NodeRemoved(f"{node} was taken out of this cluster with the disk it has; start it again with --join")
+        if was_removed and not self._neighbours.known.wishes_to_join(node):
+            # A new life, as after damage to its disk, is no wish of anybody's.
+            raise NodeRemoved(f"{node} was taken out of this cluster; to have it back, start it with --join")
         life = self._neighbours.life_of(node)
         if life is None:
             raise BadValue(f"{node} has to ask for itself; start it with --join")

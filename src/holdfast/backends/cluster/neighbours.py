@@ -369,7 +369,7 @@ class Neighbours:
             self._serving.groups.on_heard(node)
 
     def refusal(self, hello: Hello) -> str | None:
-        if (reason := self.known.refusal(hello, has_cluster=self._formation is not None)) is not None:
+        if (reason := self.known.refusal(hello, self.cluster)) is not None:
             return reason
         if _FORMATION in hello.facts:
             try:

@@ -131,7 +131,7 @@ class Opening:
         logs: dict[TopicName, list[PartitionLog]] = {}
         leaving = _deletions(control_log, loaded.applied)
         for known in list(loaded.topics.values()):
-            topic = self._with_files(known, leaving)
+            topic = self._with_files(known, leaving, hard_states)
             if topic is None:
                 continue
             loaded.topics[topic.name] = topic
@@ -184,14 +184,19 @@ class Opening:
             loaded.applied = LogIndex(control_log.first_index - 1)
             loaded.is_incomplete = True
 
-    def _with_files(self, topic: Topic, leaving: set[str]) -> Topic | None:
-        """A topic that has something to open; none if it was deleted, as the control log is about to say."""
+    def _with_files(self, topic: Topic, leaving: set[str], hard_states: HardStates) -> Topic | None:
+        """A topic that has something to open; none if it was deleted, as the control log is about to say.
+
+        With peers, one in which nothing was promised has lost nothing: the state came from another node, and a crash
+        before its directory was made.
+        """
         token = self._files.token_of(topic.name)
         if token == topic.token:
             return topic
         if topic.token in leaving:
             return None
-        if token is not None or not self._files.has_directory(topic.name):
+        is_missing = token is not None or not self._files.has_directory(topic.name)
+        if is_missing and (_has_promised(topic, hard_states) or not self._has_peers):
             self._lose(f"the directory of {topic.name} is {'that of another topic' if token else 'missing'}")
         if token is not None and not self._has_peers:
             # There is nobody to ask which of the two is right. Messages are not thrown away on a suspicion.
@@ -234,6 +239,10 @@ class Opening:
         set_aside.parent.mkdir(exist_ok=True)
         damaged.directory.rename(set_aside)
         return self._files.open_one(name, number)
+
+
+def _has_promised(topic: Topic, hard_states: HardStates) -> bool:
+    return any(hard_states.of(group_of(topic, number)) is not None for number in range(topic.config.partitions))
 
 
 def _has_segments(path: Path) -> bool:

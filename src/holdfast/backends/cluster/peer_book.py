@@ -42,6 +42,7 @@ class PeerBook:
         self._own = own
         self.settings = {node: address for node, address in settings.items() if node != own}
         self.noted = {node: address for node, address in _load(directory).items() if node != own}
+        self._is_written = True
         # Said by nodes that this one has met; the control log may not have told of them here yet.
         self._introduced: dict[str, str] = {}
         self._gone: set[str] = set()
@@ -72,14 +73,24 @@ class PeerBook:
         self._gone = set(gone)
         self._introduced = {node: address for node, address in self._introduced.items() if node not in self._gone}
         noted = {node: address for node, address in sorted(nodes.items()) if node != self._own and is_usable(address)}
-        if noted == self.noted:
+        if noted == self.noted and self._is_written:
             return
         self.noted = noted
+        self._is_written = False
+        self._write()
+
+    def _write(self) -> None:
         try:
-            replace_file(self._directory / FILE_NAME, msgspec.json.encode(noted) + b"\n")
+            replace_file(self._directory / FILE_NAME, msgspec.json.encode(self.noted) + b"\n")
             sync_directory(self._directory)
         except OSError as error:
-            log.warning("peers_not_noted", problem=str(error), hint="the settings tell where others are")
+            log.warning(
+                "peers_not_noted",
+                problem=str(error),
+                hint="it is tried again at the next change; until then the settings tell",
+            )
+        else:
+            self._is_written = True
 
 
 def is_usable(address: str) -> bool:

@@ -18,7 +18,7 @@ from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import Method
 from holdfast.backends.cluster.snapshots import SnapshotGiver
-from holdfast.backends.cluster.state import StateStore
+from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.messages import Install, Message
 from holdfast.consensus.replica_names import node_of
@@ -93,6 +93,12 @@ class Serving:
     def add_handlers(self, handlers: dict[int, Callable[[memoryview], Awaitable[bytes]]]) -> None:
         """Requests that another part of this node answers."""
         self._handlers |= handlers
+
+    async def stop(self) -> None:
+        """A state that is being taken over stays as it is; the next start goes on with it."""
+        if self._installing is not None:
+            self._installing.cancel()
+            await asyncio.gather(self._installing, return_exceptions=True)
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
         if any(group == CONTROL and isinstance(message, Install) for group, message in messages):
@@ -229,7 +235,12 @@ class Serving:
         except (HoldfastError, OSError) as error:
             log.warning("fetching_state_failed", node=hello.node, problem=str(error))
             return
-        loaded = None
+        if message.last_index <= self._control.applied:
+            # Another leader's log, which begins earlier, has brought it here meanwhile, and perhaps more.
+            snapshots.remove_incoming(self._directory.path)
+            self.groups.on_messages(hello.replica, [(CONTROL, message)])
+            return
+        loaded: Loaded | None = None
 
         def exchange() -> tuple[StateStore, LogIndex]:
             nonlocal loaded
@@ -242,8 +253,10 @@ class Serving:
             )
             return store, loaded.applied
 
-        await self._control.replace_store(exchange)
-        assert loaded is not None
-        await self._state.replace(loaded)
+        async def take_over() -> None:
+            assert loaded is not None
+            await self._state.replace(loaded)
+
+        await self._control.replace_store(exchange, take_over)
         log.info("state_fetched", node=hello.node, applied=self._control.applied)
         self.groups.on_messages(hello.replica, [(CONTROL, message)])

@@ -1,8 +1,14 @@
 """The control state as a whole, for a node whose control log ends before another's begins.
 
 The leader makes a copy of its `state.sqlite` and gives it away in pieces; the receiver writes them to
-`state.sqlite.incoming`, and once all are there and the file is sound, puts it in the place of its own. Crash
-case: an incoming file is deleted at start, and asked for again.
+`state.sqlite.incoming`, and once all are there and the file is sound, puts it in the place of its own. Then it deletes
+and makes the directories of topics that are gone or new, and at last the control log begins behind the state. Crash
+cases:
+
+- *before the exchange*: an incoming file is deleted at start, and asked for again.
+- *behind it*: a topic of the state has no directory, or that of another topic which had its name. Nothing was promised
+  in it, for the votes know nothing of its groups, so it is made at start (`opening.py`). A directory whose topic is
+  gone stays until a topic of that name is made. The control log is begun anew behind the state, as told in `state.py`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli import output
-from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.cli.options import SERVER_DEFAULT, Json, examples
 from holdfast.cli.pipeline.arguments import ManyValues
 
 if TYPE_CHECKING:
@@ -34,6 +34,17 @@ Master = Annotated[
         metavar="MASTER",
         help="Where Spark runs: local\\[*], local\\[2], spark://HOST:PORT, yarn, …",
         show_default=False,
+    ),
+]
+# As everywhere, but for the default: a file's setting stands behind the option, and before that.
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="HOST:PORT[,HOST:PORT]",
+        envvar="HOLDFAST_SERVER",
+        help="The HTTP address of the broker, or of several that are one.",
+        show_default=SERVER_DEFAULT,
     ),
 ]
 Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's own.")]
@@ -82,7 +93,7 @@ def audit(
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
-    server: Server = SERVER_DEFAULT,
+    server: Server = None,
     as_json: Json = False,
 ) -> None:
     """Say which messages were lost, duplicated, out of order or never sent, from records of both sides.
@@ -97,8 +108,7 @@ def audit(
 
     flags: dict[str, Any] = {"master": master, "conf": _pairs(conf or []), "sent": sent, "received": received}
     flags |= {"sent_topic": sent_topic, "received_topic": received_topic, "every_receiver": every_receiver}
-    flags |= {"allow": allow, "out": None if out is None else str(out)}
-    flags |= {"server": None if server == SERVER_DEFAULT else server}
+    flags |= {"allow": allow, "out": None if out is None else str(out), "server": server}
     chosen_master, spark_conf, own = frame.settings("audit", config, _AUDIT_SETTINGS, flags)
     allowed = own.get("allow", [])
     from holdfast.pipelines.flaws import FLAWS
@@ -115,7 +125,7 @@ def audit(
             received=own.get("received", []),
             sent_topics=own.get("sent_topic", []),
             received_topics=own.get("received_topic", []),
-            servers=own.get("server", server),
+            servers=own.get("server", SERVER_DEFAULT),
             every_receiver=own.get("every_receiver", False),
             tell=progress.tell,
         )
@@ -159,7 +169,8 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
     console.print(table)
     for name, shown in verdict.examples.items():
         for each in shown[:3]:
-            console.print(f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}", markup=False)
+            told = f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}"
+            console.print(_printable(told), markup=False)
     latency = ", ".join(
         f"{name} {value} ms" for name, value in verdict.latency_ms.items() if name.startswith("p") and value is not None
     )
@@ -167,4 +178,9 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
         console.print(f"latency, if both clocks agree: {latency}")
     console.print(audit_page.summary(verdict), style="green" if verdict.is_flawless() else "red")
     if out is not None:
-        console.print(f"page: {out / 'audit.html'}")
+        console.print(_printable(f"page: {out / 'audit.html'}"), markup=False)
+
+
+def _printable(text: str) -> str:
+    """What records say may come from anybody: nothing of it is for the terminal itself."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -295,11 +295,12 @@ class CallbackDeliveries:
 
     async def _sweep(self) -> None:
         while True:
-            was_full = not self._budget.has_room
             await asyncio.sleep(min(1.0, self._ack_timeout_s / 4))
-            for subscriber in list(self._subscribers.values()):
+            subscribers = list(self._subscribers.values())
+            for subscriber in subscribers:
                 subscriber.drop_if_silent(self._ack_timeout_s)
-                if was_full:
+            if self._budget.owes_news():
+                for subscriber in subscribers:
                     subscriber.on_room()
 
 

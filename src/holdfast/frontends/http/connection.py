@@ -130,6 +130,8 @@ class Connection(HttpToolsProtocol):
         return self._is_between and (self.cycle is None or self.cycle.response_complete) and not self.pipeline
 
     def _take(self, call: ShortCall, data: bytes) -> bool:
+        if self.flow.write_paused:
+            return False  # answers are not taken: the general way waits until they are
         body = self._short_way.body_of(data)
         if body is None:
             return False
@@ -180,6 +182,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._headers_since_s = None
+        if self.parser.should_upgrade() and any(_announces_body(*field) for field in self.headers):
+            raise _UpgradeWithBody
         self._body_since_s = self.loop.time()
         super().on_headers_complete()
         if self.scope["method"] != "HEAD":
@@ -191,7 +195,10 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(BadHttp("this is not an HTTP/1.1 request; GET /docs shows every call"))
+        if self.parser.should_upgrade():
+            self._refuse(BadHttp("only HTTP/1.1 is spoken here; send a request that has a body without Upgrade"))
+        else:
+            self._refuse(BadHttp("this is not an HTTP/1.1 request; GET /docs shows every call"))
 
     # --- bounds -------------------------------------------------------------------------------------
 
@@ -229,6 +236,10 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
+class _UpgradeWithBody(Exception):
+    """The parser ends a request that asks for another protocol with its headers: its body would be the next one."""
+
+
 class HeadWithBody(asyncio.Transport):
     """Holds an answer's head back until its body comes, so that both leave in one write.
 
@@ -261,6 +272,10 @@ class HeadWithBody(asyncio.Transport):
 
     def close(self) -> None:
         self._transport.close()
+
+
+def _announces_body(name: bytes, value: bytes) -> bool:
+    return name == b"transfer-encoding" or (name == b"content-length" and value.strip(b" \t0") != b"")
 
 
 def _older(since_s: float | None, now_s: float, than_s: float) -> bool:
