@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Tests run in one process more than there are cores: many of them wait, for a deadline or a disk.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print(len(os.sched_getaffinity(0)) + 1)')
+# Tests run in twice as many processes as there are cores: most of them wait, for a deadline or a disk.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * len(os.sched_getaffinity(0)))')
 # How many simulated runs `make sim` goes through.
 SEEDS ?= 2000
 # How often `make chaos` brings each fault about.

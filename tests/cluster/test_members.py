@@ -350,7 +350,7 @@ async def test_nobody_is_let_in_who_has_not_asked_for_itself(tmp_path: Path, wan
     async with cluster(tmp_path, 2) as nodes:
         backend = nodes.backends["n1"]
         with pytest.raises(HoldfastError, match=why):
-            backend.membership_calls._check_newcomer(wanted)
+            backend.membership_calls._check_newcomer(wanted, was_removed=False)
         if wanted.node != "n2":  # that one belongs already
             with pytest.raises(HoldfastError, match=why):
                 await nodes.backends["n2"].neighbours.request("n1", Method.JOIN, requests.encode(wanted), 5.0)
