@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class Plan:
     @property
     def replay(self) -> str:
         chosen = " ".join(f"--fault '{name}'" for name in self.names)
-        return f"python -m chaos --seed {self.seed} {chosen}"
+        return f"{sys.executable} -m chaos --seed {self.seed} {chosen}"
 
 
 @dataclass(slots=True)

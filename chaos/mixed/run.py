@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 import traceback
 from collections import Counter
@@ -55,7 +56,7 @@ class Plan:
         chosen = "" if self.rate == RATE else f" --rate {self.rate:g}"
         chosen += "" if self.loads == tuple(LOADS) else "".join(f" --load '{name}'" for name in self.loads)
         chosen += "".join(f" --trouble '{name}'" for name in self.troubles)
-        return f"python -m chaos --minutes {self.minutes:g} --seed {self.seed} --nodes {self.nodes}{chosen}"
+        return f"{sys.executable} -m chaos --minutes {self.minutes:g} --seed {self.seed} --nodes {self.nodes}{chosen}"
 
 
 @dataclass(slots=True)

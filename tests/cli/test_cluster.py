@@ -56,7 +56,7 @@ def test_status_names_the_node_that_is_away_and_says_what_to_do(whole: LocalClus
     whole.kill("n1")
     until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http, "--json").json["missing"] == ["n1"], "it")
     shown = ok(whole, "cluster", "status").text
-    assert "n1 cannot be reached" in shown and "0 more may fail. Start n1 again." in shown
+    assert "n1 cannot be reached" in shown and "0 more may fail. Start n1 again, or have another" in shown
     row = next(line for line in shown.splitlines() if line.startswith("n1 "))
     assert "down" in row
 
@@ -77,17 +77,29 @@ def test_node_is_added_drained_and_removed_from_the_command_line(whole: LocalClu
     assert f"{joined} leads nothing" in ok(whole, "cluster", "drain", joined).text
     row = next(line for line in ok(whole, "cluster", "members").text.splitlines() if line.startswith(f"{joined} "))
     assert row.split()[1] == "drained"
-    for refused, code in (("n9", "node_not_found"), (joined, "bad_value")):
-        ended = holdfast("cluster", "replace", joined, refused, SERVER, whole.nodes[0].http)
-        assert ended.code == 1 and code in ended.err
+    for refused, word in (("n9", "no node n9 has asked to join within the time"), (joined, "bad_value")):
+        ended = holdfast("cluster", "replace", joined, refused, "--timeout", "0.1", SERVER, whole.nodes[0].http)
+        assert ended.code == 1 and word in ended.err
+    mistyped = holdfast("cluster", "add", "n9", "--timeout", "0.1", SERVER, whole.nodes[0].http)
+    assert mistyped.code == 1 and "holdfast serve --node n9" in mistyped.err and "it goes on" not in mistyped.err
     # Asked through the very node that leaves: what it knows is old once it has, so another one is asked.
     through = f"{whole.node(joined).http},{whole.nodes[0].http}"
     removed = holdfast("cluster", "remove", joined, "--timeout", "60", SERVER, through)
-    assert removed.code == 0 and f"{joined} has left" in removed.text, removed
+    assert removed.code == 0 and f"{joined} has left; 3 nodes vote now, and 1 of them may fail" in removed.text
+    checked = holdfast("check", SERVER, whole.node(joined).http)
+    assert checked.code == 1 and "was taken out of its cluster" in checked.text and "--join" in checked.text, checked
     described = ok(whole, "cluster", "members", "--json").json
     assert {member["node"]: member["state"] for member in described["members"]}[joined] == "removed"
     whole.kill(joined)
     whole.nodes.remove(whole.node(joined))
+
+
+@pytest.mark.parametrize("change", [("remove", "n3"), ("replace", "n3", "n2")], ids=["remove", "replace"])
+def test_cluster_does_not_lose_its_last_spare_node_without_a_word(whole: LocalCluster, change: tuple[str, ...]) -> None:
+    ended = holdfast("cluster", *change, SERVER, whole.nodes[0].http)
+    assert ended.code == 2 and "2 voting nodes, of which none may fail" in ended.err, ended
+    members = ok(whole, "cluster", "members", "--json").json["members"]
+    assert all(member["state"] == "voter" for member in members if member["state"] != "removed")
 
 
 # --- transfer -----------------------------------------------------------------------------------------------
@@ -194,10 +206,11 @@ def test_publisher_whose_leader_dies_stores_every_message_once(whole: LocalClust
     assert ok(whole, "topics", "describe", "paced", "--json").json["messages"] == 400
 
 
-def test_status_fits_a_terminal(whole: LocalCluster) -> None:
+@pytest.mark.parametrize("columns", [80, 150])
+def test_status_fits_a_terminal(whole: LocalCluster, columns: int) -> None:
     controller, terminal = pty.openpty()
     command = [*HOLDFAST, "cluster", "status", SERVER, whole.http_addresses[0]]
-    env = environment(COLUMNS="150", TERM="xterm")
+    env = environment(COLUMNS=str(columns), TERM="xterm")
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=env) as running:
         os.close(terminal)
         shown = b""
@@ -207,4 +220,5 @@ def test_status_fits_a_terminal(whole: LocalCluster) -> None:
             except OSError:
                 break
     os.close(controller)
-    assert all(address.encode() in shown for address in whole.http_addresses)
+    rows = shown.decode().splitlines()[1:4]
+    assert all(address in row for address, row in zip(whole.http_addresses, rows, strict=True))

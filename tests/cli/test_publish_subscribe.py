@@ -221,3 +221,14 @@ async def test_subscriber_waits_for_a_majority_as_for_a_broker() -> None:
     removed = _WithoutMajority("node_removed")
     with pytest.raises(RemoteError):
         await Reader("orders", None, count=1, timeout_s=None, as_json=False)._print_some(removed)  # type: ignore[arg-type]
+
+
+def test_callback_to_a_name_that_leads_nowhere_allowed_is_warned_about(tmp_path: Path) -> None:
+    own = Broker(tmp_path, "--callback-networks", "10.0.0.0/8")
+    own.start()
+    try:
+        made = own.ok("subscribe", "orders", "--callback", "localhost:9999")
+        assert "nothing is delivered to localhost:9999 for now: callbacks may not go to" in made.err
+        assert own.run("subscriptions", "list", "nosuch").code == 1
+    finally:
+        own.kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.storage.directory import DataDirectory
 from holdfast.storage.doctor import examine
 from tests.cli.program import HOLDFAST, Broker, Running, environment, holdfast, until
 
@@ -81,6 +82,12 @@ def test_second_broker_on_one_directory_is_refused(own_broker: Broker) -> None:
     assert refused.code == 1
     assert "is in use by another broker (process " in refused.err and "[data_directory]" in refused.err
     assert own_broker.run("check").code == 0
+
+
+def test_directory_of_another_node_is_not_served_under_a_wrong_name(tmp_path: Path) -> None:
+    DataDirectory.open(tmp_path / "data", node="n2", now_ms=1).close()
+    ended = holdfast("serve", "--data", str(tmp_path / "data"), "--node", "n7", "--http", "127.0.0.1:0")
+    assert ended.code == 1 and "is the directory of n2, not of n7" in ended.err and "--data" in ended.err
 
 
 def test_directory_of_another_format_is_left_alone(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_node_that_was_removed_stays_out_and_the_others_start_without_it(tmp_pat
     with up(tmp_path, base_port) as cluster:
         nodes = cluster.nodes()
         servers = ",".join(node["http"] for node in nodes[1:])
-        removed = holdfast("cluster", "remove", "n1", "--server", servers)
+        removed = holdfast("cluster", "remove", "n1", "--yes", "--server", servers)
         assert removed.code == 0, removed
         cluster.line_with("n1 removed")
         until(lambda: [node["id"] for node in cluster.nodes()] == ["n2", "n3"], "the ready file has the others")

@@ -142,7 +142,7 @@ async def test_second_node_of_the_same_name_is_refused() -> None:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-    assert reasons(logs, "peer_refused") == ["two nodes go by the name n2"]
+    assert reasons(logs, "peer_refused") == ["two nodes go by the name n2; give one of them another with --node"]
 
 
 @on_both_loops
@@ -246,6 +246,7 @@ def speaking(**versions: int) -> bytes:
     ("data", "why"),
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "is this a node of a cluster?"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is an HTTP port"),
         (b"".join(raft_frame([])), "the first frame is not a HELLO"),
         (peer.frame_head(peer.HELLO, 2) + b"{}", "not a HELLO"),
         (speaking(version=1, oldest=5), "which are none"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.backends.cluster import peer_book, removal, requests
+from holdfast.backends.cluster import peer_book, removal, requests, status
 from holdfast.backends.cluster.commands import NoteNode
 from holdfast.backends.cluster.requests import JoinRequest, Method
 from holdfast.consensus.membership import Place
@@ -367,6 +367,38 @@ async def test_broker_with_topics_of_its_own_joins_no_cluster(tmp_path: Path) ->
         alone.join_of["n1"] = "127.0.0.1:1"
         with pytest.raises(DataDirectoryError, match="begins with an empty directory"):
             await alone.start()
+
+
+async def test_lag_of_a_silent_node_is_as_last_known_or_not_told(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        for number in range(20):
+            await nodes.brokers["n1"].publish(ORDERS, [NewMessage(value=b"%d" % number)])
+
+        async def lag() -> int | None:
+            seen = await status.of_cluster(nodes.backends["n1"])
+            return next(each.lag for each in seen.nodes if each.node == "n3")
+
+        async def is_all_there() -> bool:
+            return await lag() == 0
+
+        await until(is_all_there)
+        await nodes.stop("n3")
+        await nodes.stop("n1", "n2")
+        await nodes.start("n1", "n2")
+        partitions = [PartitionId(ORDERS, number) for number in range(PARTITIONS)]
+        for partition in partitions:
+            await until(lambda each=partition: nodes.backends["n1"].topics_here.found(each).raft.hears_leader)  # type: ignore[misc]
+        assert await lag() is None
+
+
+async def test_disk_of_another_cluster_is_refused_at_the_start(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 1) as nodes:
+        others = Nodes(tmp_path / "elsewhere", 2)
+        await others.start()
+        await others.stop()
+        others.join_of["n2"] = nodes.addresses["n1"]
+        with pytest.raises(ConfigError, match="is of another cluster: give an empty directory"):
+            await others.start("n2")
 
 
 async def test_pair_has_no_members_that_come_and_go(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_long_listings_come_in_pages_that_leave_nothing_out(queue: QueueClient) 
             answer = queue(path, limit=limit, **after, **more)
             assert len(answer[field]) <= limit
             found += answer[field]
-            if answer.get("next") is None:
+            if answer["next"] is None:
                 return found
             after = {"after": answer["next"]}
 

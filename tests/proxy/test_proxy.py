@@ -34,6 +34,7 @@ def test_queues_and_topics_are_spread_over_groups_and_found_again_through_any_pr
         assert [other.ask("/read", queue_id=queue_id, client_id="c")["message_id"] for queue_id in ids] == [None] * 6
         # Listings are those of all groups, whole and in pages.
         assert proxy.ask("/get_all_queues") == other.ask("/get_all_queues") == {"queue_ids": sorted(ids)}
+        assert proxy.ask("/get_all_queues", limit=6) == {"queue_ids": sorted(ids), "next": None}
         whole = proxy.ask("/get_all_messages")["messages"]
         assert sorted(each["queue_id"] for each in whole) == sorted(ids)
         pages, after = [], {}

@@ -120,6 +120,8 @@ def create(
         print(f"{directory}: {_words(made)}")
         for line in _differences(made):
             print(line)
+        if update:
+            print("What was in the backup before was not read again; `holdfast backup verify` does that.")
     gone = sorted(set(topic or ()) & {*made.left_out, *(each.topic for each in made.kept)})
     if gone:
         output.note(f"holdfast: deleted while it was backed up: {', '.join(gone)} [{TopicNotFound.code}]")

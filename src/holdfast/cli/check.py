@@ -10,6 +10,7 @@ from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, examples
 from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural
 from holdfast.model.errors import ConnectionLost
+from holdfast.model.member_errors import NodeRemoved
 
 if TYPE_CHECKING:
     from holdfast.client.addresses import Address
@@ -62,6 +63,9 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         ready = get("/ready")
         facts["ready"] = ready.status == 200
         facts["reason"] = ready.content["reason"]
+        removed = get("/v1/cluster") if not facts["ready"] else None
+        if removed is not None and removed.status >= 400 and removed.content["error"]["code"] == NodeRemoved.code:
+            return facts | {"reachable": True, "removed": True}
         facts |= get("/v1/info").content
         metrics = get("/metrics").content
         measured = _by_name(metrics)
@@ -111,7 +115,9 @@ def _show(facts: dict[str, Any]) -> None:
     table.add_row("broker", f"[bold]{escape(facts['server'])}[/bold] is {verdict}")
     if facts["reason"]:
         table.add_row("reason", f"[red]{escape(facts['reason'])}[/red]")
-    if facts["reachable"]:
+    if facts.get("removed"):
+        table.add_row("what to do", "name another node with --server; to have this one back, start it with --join")
+    elif facts["reachable"]:
         _add_details(table.add_row, facts)
     else:
         table.add_row("what to do", "start one with `holdfast serve`, or name another with --server")

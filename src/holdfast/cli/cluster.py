@@ -13,12 +13,18 @@ from holdfast.cli.cluster_table import cell
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from holdfast.model.cluster import ClusterDescription, NodeDescription, PairDescription
 
 app = typer.Typer(help="Look at a cluster, say who shall lead, and have nodes come and go.", no_args_is_help=True)
 members.register(app)
 
 EXIT_NO_QUORUM: Final = 1
+_WIDE: Final = 1000
+# What fits into 80 columns.
+_NARROW: Final = ("node", "state", "role", "leads", "lag", "http")
 _PARTITION = re.compile(r"(?P<topic>[^/]+)(?:/(?P<partition>[0-9]{1,6}))?\Z")
 
 
@@ -30,8 +36,12 @@ _PARTITION = re.compile(r"(?P<topic>[^/]+)(?:/(?P<partition>[0-9]{1,6}))?\Z")
         "holdfast cluster status --json | jq .leader",
     ),
 )
-def status(server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
-    """Show the nodes: who is there, who leads, who is how far behind.
+def status(
+    wide: Annotated[bool, typer.Option("--wide", help="All columns, also where they do not fit.")] = False,
+    server: Server = SERVER_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Show the nodes: who is there, who leads, who is how far behind. A narrow terminal gets fewer columns.
 
     Exit code 1: too few nodes can reach each other to decide anything.
     """
@@ -40,7 +50,7 @@ def status(server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
     if as_json:
         output.print_json(described)
     else:
-        _show(described)
+        _show(described, wide=wide)
     if not described.has_quorum:
         raise typer.Exit(EXIT_NO_QUORUM)
 
@@ -89,19 +99,33 @@ def _parsed(partition: str) -> tuple[str, int]:
     return match["topic"], int(match["partition"] or 0)
 
 
-def _show(described: ClusterDescription) -> None:
-    table = cluster_table.table("version", "protocol", "level")
-    for node in described.nodes:
-        state = "up" if node.is_up else "down" if node.silent_since_ms is None else f"down, silent since {_when(node)}"
-        places = [node.addresses.get(name) for name in ("text", "http", "peer")]
-        builds = (node.version, node.protocol, node.level)
-        facts = cluster_table.facts(node).values()
-        table.add_row(node.node, cluster_table.state_text(state), *map(cell, (*facts, *places, *builds)))
+def _show(described: ClusterDescription, *, wide: bool) -> None:
     console = output.console()
+    table = _table(described, (*cluster_table.COLUMNS, "version", "protocol", "level"))
+    if not wide and _width(console, table) > console.width:
+        table = _table(described, _NARROW)
     console.print(table)
     console.print(_verdict(described))
     if (levels := _verdict_on_levels(described)) is not None:
         console.print(levels)
+
+
+def _width(console: Console, table: Table) -> int:
+    """What it would take on a screen without an edge."""
+    return console.measure(table, options=console.options.update(width=_WIDE)).maximum
+
+
+def _table(described: ClusterDescription, columns: tuple[str, ...]) -> Table:
+    table = cluster_table.table_of(columns)
+    for node in described.nodes:
+        state = "up" if node.is_up else "down" if node.silent_since_ms is None else f"down, silent since {_when(node)}"
+        shown: dict[str, object] = {name: node.addresses.get(name) for name in ("text", "http", "peer")}
+        shown |= {"version": node.version, "protocol": node.protocol, "level": node.level}
+        shown |= cluster_table.facts(node)
+        cells = {name: cell(value) for name, value in shown.items()}
+        cells |= {"node": node.node, "state": cluster_table.state_text(state)}
+        table.add_row(*(cells[name] for name in columns))
+    return table
 
 
 def _when(node: NodeDescription) -> str:
@@ -139,7 +163,8 @@ def _verdict(described: ClusterDescription) -> str:
     spare = f"{may_fail} more may fail" if described.missing else f"{may_fail} of {nodes} may fail"
     if described.missing:
         return (
-            f"[yellow]{missing} cannot be reached ({asked}); everything goes on, and {spare}. Start {missing} again.[/]"
+            f"[yellow]{missing} cannot be reached ({asked}); everything goes on, and {spare}. Start {missing} again, "
+            "or have another node take the place of one that will not be back: `holdfast cluster replace`.[/]"
         )
     return f"[green]All {nodes} nodes are there ({asked}); {spare}.[/green]"
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.cli import output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.table import Table
     from rich.text import Text
 
@@ -19,7 +21,11 @@ _COLOURS: Final = {"up": "green", "starting": "yellow", "no answer": "yellow", "
 
 
 def table(*more: str) -> Table:
-    return output.table(*COLUMNS, *more, numbers=_NUMBERS)
+    return table_of((*COLUMNS, *more))
+
+
+def table_of(columns: Iterable[str]) -> Table:
+    return output.table(*columns, numbers=_NUMBERS)
 
 
 def role_text(node: NodeDescription) -> str:

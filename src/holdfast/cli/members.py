@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from holdfast.cli import output, session
+from holdfast.cli import output, session, topics
 from holdfast.cli.cluster_table import cell
-from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.cli.options import SERVER_DEFAULT, Json, Server, Yes, examples
 from holdfast.model.errors import RemoteError
 from holdfast.model.member_errors import NodeRemoved
 
@@ -62,6 +62,7 @@ def members(server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
 def add(node: Node, timeout: Timeout = 600.0, server: Server = SERVER_DEFAULT, as_json: Json = False) -> None:
     """Wait until a node that was started with --join votes everywhere. Exit code 1: not within the time."""
     with session.connected(server) as broker:
+        _say_how_to_start(broker.members(), node)
         described = _watch(broker, f"{node} joins", node, _joined, timeout)
     _tell(described, node, _joined, f"{node} votes in every group", as_json=as_json)
 
@@ -79,12 +80,13 @@ def drain(
         described = broker.drain_member(node, undo=undo)
         if not (no_wait or undo):
             described = _watch(broker, f"{node} hands over", node, _leads_nothing, timeout)
-    done = f"{node} may lead again" if undo else f"{node} leads nothing"
+    done = f"{node} may lead again" if undo else _begun(f"{node} hands over") if no_wait else f"{node} leads nothing"
     _tell(described, node, (lambda *_: (1, 1)) if undo or no_wait else _leads_nothing, done, as_json=as_json)
 
 
 def remove(
     node: Node,
+    yes: Yes = False,
     no_wait: NoWait = False,
     timeout: Timeout = 600.0,
     server: Server = SERVER_DEFAULT,
@@ -93,8 +95,10 @@ def remove(
     """Take a node out: it hands over what it leads, then leaves all groups. Exit code 1: not within the time.
 
     Refused where the others would be no majority that is up and has everything, and while another node comes or goes.
+    Asks first where none of those that stay may fail.
     """
     with session.connected(server) as broker:
+        _ask_before_leaving(broker.members(), node, yes=yes)
         described = broker.remove_member(node)
         if not no_wait:
             try:
@@ -104,25 +108,86 @@ def remove(
                     raise
                 # The only one that can be asked is the node itself, and it knows.
                 described = _without(described, node)
-    _tell(described, node, _left if not no_wait else lambda *_: (1, 1), f"{node} has left", as_json=as_json)
+    done = _begun(f"{node} leaves") if no_wait else f"{node} has left; {_may_fail(_staying(described, node))}"
+    _tell(described, node, _left if not no_wait else lambda *_: (1, 1), done, as_json=as_json)
 
 
 def replace(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The node that shall leave.", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="NEW", help="One that has joined or is joining.", show_default=False)],
+    yes: Yes = False,
     no_wait: NoWait = False,
     timeout: Timeout = 600.0,
     server: Server = SERVER_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Put a node in the place of another one, such as one that is silent for good. Exit code 1: not within the time."""
+    """Put a node in the place of another one, such as one that is silent for good. Exit code 1: not within the time.
+
+    Waits for a node that was just started with --join. Asks first where the new one votes already, so that nobody comes
+    for the old one, and none of those that stay may fail.
+    """
+    deadline = time.monotonic() + timeout
     with session.connected(server) as broker:
+        before = broker.members()
+        _say_how_to_start(before, new)
+        if not no_wait and _is_unknown(before, new):
+            before = _watch(broker, f"{new} asks to join", new, _asked, timeout)
+            if _is_unknown(before, new):
+                _tell(before, new, _asked, "", as_json=as_json)
+        known = _found(before, new)
+        if known is not None and known.votes_in and not known.is_joining:
+            _ask_before_leaving(before, old, yes=yes)
         described = broker.replace_member(old, new)
         if not no_wait:
-            _watch(broker, f"{new} joins", new, _joined, timeout)
-            described = _watch(broker, f"{old} leaves", old, _left, timeout)
-    done = f"{new} has taken the place of {old}"
+            _watch(broker, f"{new} joins", new, _joined, deadline - time.monotonic())
+            described = _watch(broker, f"{old} leaves", old, _left, deadline - time.monotonic())
+    done = f"{new} has taken the place of {old}; {_may_fail(_staying(described, old))}"
+    if no_wait:
+        done = _begun(f"{old} leaves as soon as {new} votes everywhere")
     _tell(described, old, _left if not no_wait else lambda *_: (1, 1), done, as_json=as_json)
+
+
+# --- before and after -------------------------------------------------------------------------------
+
+
+def _staying(described: MembersDescription, leaver: str) -> int:
+    """How many nodes vote, or will, without this one."""
+    left = [member for member in described.members if not (member.state == "removed" or member.is_leaving)]
+    return sum(member.node != leaver for member in left)
+
+
+def _may_fail(voters: int) -> str:
+    may_fail = (voters - 1) // 2
+    if voters == 1:
+        return "1 node is left, and holds everything alone"
+    return f"{voters} nodes vote now, and {may_fail or 'none'} of them may fail"
+
+
+def _ask_before_leaving(described: MembersDescription, node: str, *, yes: bool) -> None:
+    """Where the rest could not lose a node. A node that is not there, or the last one, is refused anyway."""
+    staying = _staying(described, node)
+    if _is_unknown(described, node) or not 1 <= staying <= 2:
+        return
+    rest = "1 node, which holds everything alone" if staying == 1 else "2 voting nodes, of which none may fail"
+    topics.confirm(f"Without {node} the cluster has {rest}. Take {node} out?", yes=yes, otherwise="nothing was changed")
+
+
+def _is_unknown(described: MembersDescription, node: str) -> bool:
+    found = _found(described, node)
+    return found is None or found.state == "removed"
+
+
+def _say_how_to_start(described: MembersDescription, node: str) -> None:
+    if _is_unknown(described, node):
+        peer = next((member.address for member in described.members if member.is_up and member.address), "HOST:PORT")
+        output.note(
+            f"holdfast: no node {node} has asked to join yet; start it with `holdfast serve --node {node} --data DIR "
+            f"--peer HOST:PORT --join {peer}`"
+        )
+
+
+def _begun(what: str) -> str:
+    return f"{what}; see `holdfast cluster members`"
 
 
 # --- how far it is ----------------------------------------------------------------------------------
@@ -137,6 +202,10 @@ def _joined(member: MemberDescription | None) -> tuple[int, int]:
     if member.is_joining:
         return min(member.votes_in, member.groups - 1), member.groups
     return 1, 1
+
+
+def _asked(member: MemberDescription | None) -> tuple[int, int]:
+    return int(member is not None and member.state != "removed"), 1
 
 
 def _left(member: MemberDescription | None) -> tuple[int, int]:
@@ -185,8 +254,10 @@ def _tell(described: MembersDescription, node: str, how_far: HowFar, done: str, 
         print(done)
     else:
         member = _found(described, node)
-        state = "not known to the cluster" if member is None else member.state
-        output.note(f"holdfast: not yet: {node} is {state}; it goes on, see `holdfast cluster members`")
+        if member is None or member.state == "removed":
+            output.note(f"holdfast: no node {node} has asked to join within the time; nothing was changed")
+        else:
+            output.note(f"holdfast: not yet: {node} is {member.state}; it goes on, see `holdfast cluster members`")
     if reached < total:
         raise typer.Exit(EXIT_NOT_YET)
 

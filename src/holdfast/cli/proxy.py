@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import session
 from holdfast.cli.options import examples
 
 EXAMPLES = examples(
@@ -53,4 +54,10 @@ def proxy(
     except ConfigError as error:
         raise typer.BadParameter(error.message) from None
     logs.configure("warning" if quiet else "info", "text")
-    raise typer.Exit(run(settings, ready_file, quiet=quiet or "HOLDFAST_QUIET" in os.environ))
+    try:
+        code = run(settings, ready_file, quiet=quiet or "HOLDFAST_QUIET" in os.environ)
+    except OSError as error:
+        if error.filename != str(settings.listen):
+            raise
+        raise session.cannot_listen(listen, error, "with --listen") from error
+    raise typer.Exit(code)

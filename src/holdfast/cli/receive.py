@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli import output
+from holdfast.cli import output, session
 from holdfast.cli.options import JsonLines, examples
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ def receive(
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, leaving.on_signal)
     try:
-        with BlockingReceiver(address) as receiver:
+        with contextlib.ExitStack() as opened:
+            try:
+                receiver = opened.enter_context(BlockingReceiver(address))
+            except OSError as error:
+                raise session.cannot_listen(address, error, "HOST:PORT") from error
             output.note(f"holdfast: listening at {receiver.address}")
             _print_all(receiver, leaving, count, as_json=as_json)
     except BrokenPipeError:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from holdfast.model.errors import ConnectionLost
+from holdfast.model.errors import ConfigError, ConnectionLost
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient
@@ -48,6 +49,12 @@ def require_text_broker(addresses: list[str]) -> None:
             f"no broker answers at {', '.join(problems)}; start {_how_to_start(addresses)}, or give the text address "
             "of one that runs"
         )
+
+
+def cannot_listen(address: str, error: OSError, option: str) -> ConfigError:
+    """What to say where a command cannot listen; `option` is how another address is given."""
+    reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return ConfigError(f"cannot listen on {address}: {reason}; end what listens there, or give another {option}")
 
 
 def _how_to_start(addresses: list[str]) -> str:

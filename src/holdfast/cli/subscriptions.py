@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import ipaddress
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from holdfast.cli import output, session
 from holdfast.cli.options import SERVER_DEFAULT, CursorName, Json, JsonLines, Server, Topic, Yes, examples
 from holdfast.cli.topics import confirm
+
+if TYPE_CHECKING:
+    from holdfast.client import BlockingClient
+    from holdfast.model.callbacks import CallbackDescription
+
+_LOOK_S: Final = 2.0
+_POLL_S: Final = 0.1
 
 app = typer.Typer(help="List and remove callbacks: receivers that the cluster connects to.", no_args_is_help=True)
 
@@ -25,10 +34,33 @@ def subscribe_callback(
             start=int(start) if start.isdigit() else start,
             format="numbered" if is_numbered else "plain",
         )
+        # Where a name leads to is found out by the node that delivers, and it may be nowhere that is allowed.
+        refused = None if _is_literal(made.callback) else _refusal(broker, made)
+    if refused is not None:
+        output.note(f"holdfast: nothing is delivered to {made.callback} for now: {refused}")
     if as_json:
         output.print_json(made)
     else:
         print(f"{made.topic} is delivered to {made.callback} as {made.name}")
+
+
+def _is_literal(callback: str) -> bool:
+    host = callback.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _refusal(broker: BlockingClient, made: CallbackDescription) -> str | None:
+    """Why its address is not connected to, if that is told within a moment."""
+    deadline = time.monotonic() + _LOOK_S
+    while True:
+        found = next((each for each in broker.subscriptions(made.topic) if each.name == made.name), None)
+        if found is None or found.state != "waiting" or found.error is not None or time.monotonic() > deadline:
+            return found.error if found is not None and found.state == "refused" else None
+        time.sleep(_POLL_S)
 
 
 @app.command("list", epilog=examples("holdfast subscriptions list", "holdfast subscriptions list orders --json"))
@@ -40,6 +72,8 @@ def list_subscriptions(
     """List callbacks, whether each is connected, and how far it is behind."""
     with session.connected(server) as broker:
         found = broker.subscriptions(topic)
+        if topic is not None and not found:
+            broker.describe(topic)  # one that is not there is mistyped
     if as_json:
         for each in found:
             output.print_json(each)
@@ -55,7 +89,7 @@ def list_subscriptions(
             each.state,
             f"{each.behind:,}",
             f"{each.lost:,}",
-            each.error or "-",
+            "-" if each.error is None or each.state == "connected" else each.error,
         )
     output.console().print(table)
 

@@ -115,15 +115,15 @@ def delete(topic: Topic, yes: Yes = False, server: Server = SERVER_DEFAULT, as_j
         print(f"deleted {topic} with {plural(described.messages, 'message')}")
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool, otherwise: str = "nothing was deleted") -> None:
     """Ask before something is gone; where nobody can answer, `--yes` has to."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter("nobody can be asked here; add --yes")
+        raise typer.BadParameter(f"nobody can be asked here; add --yes. {question}")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        output.note("nothing was deleted")
+        output.note(otherwise)
         raise typer.Exit(1)
 
 

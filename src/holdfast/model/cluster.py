@@ -58,7 +58,7 @@ class NodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     lag: Annotated[
         int | None,
-        Meta(description="entries it is behind the leaders, over all groups; null where not all leaders can be asked"),
+        Meta(description="entries it is behind the leaders, over all groups; null where not all of them can tell"),
     ] = None
     silent_since_ms: Annotated[
         int | None, Meta(description="when the node that was asked last heard of it; null while it is reached")
@@ -80,7 +80,7 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
         int | None, Meta(description="when the node that was asked last heard of it; null while it is reached")
     ] = None
     lag: Annotated[
-        int | None, Meta(description="entries it is behind the leaders; null where not all can be asked")
+        int | None, Meta(description="entries it is behind the leaders; null where not all of them can tell")
     ] = None
     partitions_led: int | None = None
     is_control_leader: bool = False

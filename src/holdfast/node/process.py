@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from holdfast.backends.cluster import removal
 from holdfast.model.errors import BuildTooOld
 from holdfast.model.limits import GC_THRESHOLDS, MIB
 from holdfast.node import rejoining
@@ -126,6 +127,13 @@ def _write_ready_file(path: Path, node: Node) -> None:
 
 
 def _greet(node: Node) -> None:
+    if removal.was_removed(Path(node.config.data)):
+        print(
+            f"{node.backend.node_id} was taken out of its cluster, and serves nothing; start it with --join to have it "
+            "back. Ctrl-C stops it.",
+            flush=True,
+        )
+        return
     http = node.addresses["http"]
     server = "" if http == Config().http else f" --server {http}"
     queen = f"  queen  http://{node.addresses['queen']}\n" if "queen" in node.addresses else ""

@@ -112,6 +112,13 @@ class ClusterStore:
         self._config = config
         self._expired_segments = 0
         self._directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
+        name = self._directory.identity.node
+        if config.node not in (name, Config().node):
+            self._directory.close()
+            raise ConfigError(
+                f"{config.data} is the directory of {name}, not of {config.node}; leave out --node to start {name}, or "
+                "name another directory with --data"
+            )
         self.cluster_backend = ClusterBackend(
             self._directory,
             sync=parse_sync_policy(config.sync),

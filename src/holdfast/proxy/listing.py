@@ -77,9 +77,11 @@ class Listing:
             numbers = msgspec.json.decode(answer.body, type=schema.Queues).queue_ids
             found += [number * SLOTS + group.slot for number in numbers if number <= NUMBER_MAX]
         found = sorted(number for number in found if number > (wanted.after or 0))
-        if wanted.limit is None or len(found) <= wanted.limit:
+        if wanted.limit is None:
             return json_response(schema.Queues(found))
-        return json_response(schema.Queues(found[: wanted.limit], found[wanted.limit - 1]))
+        page = found[: wanted.limit]
+        following = page[-1] if len(found) > len(page) else None
+        return json_text(b'{"queue_ids":%b,"next":%b}' % (_encode(page), _encode(following)))
 
     async def messages(self, body: bytes) -> Response:
         wanted = decoded(_messages_decoder, body)

@@ -76,7 +76,9 @@ def _check_apart(groups: Sequence[GroupSettings]) -> None:
     addresses: dict[Address, str] = {}
     for group in groups:
         other = by_slot.setdefault(group.slot, group.name)
-        if other != group.name or sum(each.name == group.name for each in groups) > 1:
+        if sum(each.name == group.name for each in groups) > 1:
+            raise ConfigError(f"--groups {group.name} is named twice; give all nodes of a group together")
+        if other != group.name:
             raise ConfigError(f"groups {other} and {group.name} have the same slot {group.slot}; rename the new one")
         for address in group.nodes:
             if addresses.setdefault(address, group.name) != group.name:

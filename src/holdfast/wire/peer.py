@@ -118,6 +118,8 @@ def read_head(
 ) -> tuple[int, int]:
     """Kind and size of the body behind the frame head at `position`, which must be there whole."""
     length, its_version, kind = _HEAD.unpack_from(data, position)
+    if bytes(data[position : position + 4]) == b"HTTP":
+        raise BadPeerFrame("this is an HTTP port; give the one for peers")
     if not _COUNTED_BYTES <= length <= bytes_max:
         raise BadPeerFrame(f"a frame has 2 to {bytes_max} bytes, not {length}: is this a node of a cluster?")
     if not 0 < kind < len(_KIND_NAMES):

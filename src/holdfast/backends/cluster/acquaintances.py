@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from holdfast.backends.cluster.link_context import BELONGS_ELSEWHERE, NOT_YET
 from holdfast.backends.cluster.links import PeerLinks
 from holdfast.backends.cluster.meeting import Refused, meet
 from holdfast.backends.cluster.peer_book import PeerBook, is_loopback, is_usable, reachable
@@ -28,8 +29,12 @@ log = structlog.get_logger("holdfast.cluster")
 _JOINS: Final = "joins"
 _REMOVED: Final = "removed"
 _FIND_S: Final = 0.25
-# Who is taken for another one that has just gone is not, a moment later.
-_JOIN_PATIENCE_S: Final = 10.0
+# Who is taken for another one that has just gone is not, a moment later: one that is silent is given up after 5 s.
+_JOIN_PATIENCE_S: Final = 7.0
+# How long a start waits to hear that it would join another cluster, and how long its own one may take to answer then.
+_FIRST_TRY_S: Final = 2.0
+_OWN_CLUSTER_S: Final = 1.0
+_LOOK_S: Final = 0.02
 
 
 class Acquaintances:
@@ -49,6 +54,7 @@ class Acquaintances:
         self._loop = asyncio.get_running_loop()
         self._finder: asyncio.Task[None] | None = None
         self._join_refusal: Refused | None = None
+        self._was_tried = False
         # Of the control state, once it is there.
         self._present: Callable[[], Collection[str]] | None = None
         self._is_gone: Callable[[ReplicaId], bool] = lambda replica: False
@@ -108,6 +114,7 @@ class Acquaintances:
                     self._join_refusal = None
                     self._goes_out_as(met.own_host)
                     self.introduce(met.hello.node, address)
+            self._was_tried = True
             await asyncio.sleep(_FIND_S)
 
     def reached(self, node: str) -> None:
@@ -128,6 +135,24 @@ class Acquaintances:
         """Who is refused for long, and belongs to no cluster yet, was given the wrong address or name. Raises."""
         if self._join_refusal is not None and self._loop.time() - self._began_s > _JOIN_PATIENCE_S:
             raise ConfigError(f"cannot join through {self.join}: {self._join_refusal.message}")
+
+    async def check_cluster(self) -> None:
+        """A disk of one cluster is not to join another one. Raises where that is so, and its own cannot be reached."""
+        if self._finder is None:
+            return
+        deadline = self._loop.time() + _FIRST_TRY_S
+        while not (self._was_tried or self.linked) and self._loop.time() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        deadline = self._loop.time() + _OWN_CLUSTER_S
+        while (refusal := self._join_refusal) is not None and BELONGS_ELSEWHERE in refusal.message:
+            if self.linked:
+                return
+            if self._loop.time() > deadline:
+                raise ConfigError(
+                    f"cannot join through {self.join}: {refusal.message}. {self._directory.path} is of another "
+                    "cluster: give an empty directory with --data to join this one, or start it without --join"
+                )
+            await asyncio.sleep(_LOOK_S)
 
     def introduce(self, node: str, address: str) -> None:
         """Somebody has said where a node is."""
@@ -194,6 +219,9 @@ class Acquaintances:
                 self._loop.call_soon(self.introduce, hello.node, hello.addresses.get("peer", ""))
             return None
         if self._is_pair or not cluster or not (_JOINS in hello.facts or hello.cluster):
+            if self.join is not None and not cluster:
+                # Whom it has asked calls back before its answer is read.
+                return f"{NOT_YET}{self.node} does not know yet which cluster it joins"
             known = ", ".join(sorted(self.book.addresses)) or "nobody"
             hint = "it is one of a pair" if self._is_pair else "to join its cluster, start it with --join"
             return f"{hello.node} is not among the peers of {self.node}: {known}; {hint}"

@@ -12,6 +12,9 @@ from holdfast.wire.peer import Hello, agreed_version
 
 log = structlog.get_logger("holdfast.cluster")
 
+# How a refusal reads where both belong to a cluster, and not to the same; and how one begins that is over in a moment.
+BELONGS_ELSEWHERE: Final = " belongs to the cluster "
+NOT_YET: Final = "not yet: "
 # Troubles that are remembered, so that each is logged once. Beyond that, some are logged again.
 _TROUBLES_MAX: Final = 1000
 
@@ -85,9 +88,9 @@ class LinkContext:
         if hello.node == own.node:
             if hello.boot == own.boot:
                 return f"{own.node} has connected to itself"
-            return f"two nodes go by the name {own.node}"
+            return f"two nodes go by the name {own.node}; give one of them another with --node"
         if hello.cluster and own.cluster and hello.cluster != own.cluster:
-            return f"{hello.node} belongs to the cluster {hello.cluster}, {own.node} to {own.cluster}"
+            return f"{hello.node}{BELONGS_ELSEWHERE}{hello.cluster}, {own.node} to {own.cluster}"
         return self.events.refusal(hello)
 
     def version_with(self, hello: Hello) -> int:
@@ -104,7 +107,7 @@ class LinkContext:
         if len(self._troubles) >= _TROUBLES_MAX:
             self._troubles.clear()
         self._troubles[where] = said
-        log.warning(event, **facts)
+        (log.debug if str(facts.get("reason")).startswith(NOT_YET) else log.warning)(event, **facts)
 
     def trouble_is_over(self, where: str) -> None:
         self._troubles.pop(where, None)

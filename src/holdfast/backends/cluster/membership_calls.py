@@ -122,6 +122,8 @@ class MembershipCalls:
 
     async def remove(self, node: str) -> None:
         """Have a node leave. Raises `NodeNotFound`, `WouldLoseQuorum`, `MembershipChanging`."""
+        if len(self._neighbours.names) == 1:
+            await self._check(Kind.LEAVE, node)  # whyever nodes cannot leave here: the last one cannot anyway
         self._check_supported()
         await self._check(Kind.LEAVE, node)
         await self._check_can_be_spared(node)

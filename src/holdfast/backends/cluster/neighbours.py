@@ -180,7 +180,10 @@ class Neighbours:
     async def form(self) -> Formation:
         """Which cluster this node belongs to, and who founded it; waits for the others where there is none yet."""
         self._formation = found = formation.load(self._directory.path)
-        said_at = 0.0
+        if found is not None:
+            await self.known.check_cluster()
+        # Whoever joins is answered in a moment.
+        said_at = self._loop.time() if self.known.join is not None else 0.0
         while found is None:
             if self._too_old is not None:
                 raise self._too_old

@@ -36,10 +36,14 @@ _ANSWER_S: Final = 1.0
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What a node tells of itself: its description, and the lag of the nodes that follow it."""
+    """What a node tells of itself: its description, the lag of the nodes that follow it, and whose it cannot know.
+
+    `unheard` have not answered since this node leads one of its groups, so that nothing is known of what they have.
+    """
 
     described: NodeDescription
     lag_of: dict[str, int]
+    unheard: frozenset[str] = frozenset()
 
 
 _decode = msgspec.json.Decoder(NodeReport).decode
@@ -121,7 +125,19 @@ def of_node(backend: ClusterBackend) -> NodeReport:
         protocol=PROTOCOL_VERSION,
         level=levels.LEVEL,
     )
-    return NodeReport(described, lags(backend.groups.replicas.values()))
+    replicas = backend.groups.replicas.values()
+    return NodeReport(described, lags(replicas), _unheard(replicas))
+
+
+def _unheard(replicas: Iterable[Replica]) -> frozenset[str]:
+    led = (replica.raft.leading for replica in replicas)
+    return frozenset(
+        node_of(member)
+        for leading in led
+        if leading is not None
+        for member, progress in leading.progress.items()
+        if progress.match < 0
+    )
 
 
 def lags(replicas: Iterable[Replica]) -> dict[str, int]:
@@ -166,6 +182,8 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         if report is None:
             row = backend.state.nodes.get(node)
             silent = backend.neighbours.known.silent_since_ms(node)
+            # As last known; a leader that was elected since then has not heard how far it was.
+            lag = None if any(node in other.unheard for other in told) else lag
             away = NodeDescription(node=node, is_up=False, life=None, addresses={}, lag=lag, silent_since_ms=silent)
             if row is not None:
                 away = msgspec.structs.replace(

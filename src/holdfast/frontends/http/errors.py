@@ -6,6 +6,7 @@ malformed body says at which byte, a wrong type says which field.
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,9 +55,20 @@ def body_error(error: Exception, body: bytes) -> HoldfastError:
     if isinstance(error, RecursionError):
         return BadJson("the body is nested too deeply")
     text = str(error)
+    if "truncated" in text and _is_whole(body):
+        return BadJson("the body is not JSON: a text has half of a surrogate pair, such as \\ud800")
     if "truncated" in text:
         return BadJson(f"the body ends too early, at byte {len(body)}")
     return BadJson(text.replace("JSON is malformed: ", "the body is not JSON: "))
+
+
+def _is_whole(body: bytes) -> bool:
+    """Whether somebody who takes halves of pairs finds an end; the decoder looks for the other half behind it."""
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _field_first(text: str) -> str:

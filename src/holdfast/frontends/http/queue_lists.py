@@ -37,10 +37,11 @@ async def get_all_queues(services: Services, request: Request) -> Response:
     wanted = decoded(_queues_decoder, await request.body())
     await services.broker.backend.catch_up_cursors()
     ids = [number for number in services.queues.ids() if number > (wanted.after or 0)]
-    if wanted.limit is None or len(ids) <= wanted.limit:
+    if wanted.limit is None:
         return json_response(schema.Queues(ids))
     page = ids[: wanted.limit]
-    return json_response(schema.Queues(page, page[-1]))
+    following = page[-1] if len(ids) > len(page) else None
+    return json_text(b'{"queue_ids":%b,"next":%b}' % (_encode(page), _encode(following)))
 
 
 async def next_queue(services: Services, request: Request) -> Response:
