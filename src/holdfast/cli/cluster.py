@@ -15,6 +15,7 @@ from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from holdfast.model.cluster import ClusterDescription, NodeDescription, PairDescription
 
@@ -122,7 +123,7 @@ def _table(described: ClusterDescription, columns: tuple[str, ...]) -> Table:
         shown: dict[str, object] = {name: node.addresses.get(name) for name in ("text", "http", "peer")}
         shown |= {"version": node.version, "protocol": node.protocol, "level": node.level}
         shown |= cluster_table.facts(node)
-        cells = {name: cell(value) for name, value in shown.items()}
+        cells: dict[str, str | Text] = {name: cell(value) for name, value in shown.items()}
         cells |= {"node": node.node, "state": cluster_table.state_text(state)}
         table.add_row(*(cells[name] for name in columns))
     return table
