@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from holdfast.pipelines.steps import stepped
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # Within which sequences must rise.
 STREAM: Final = ("receiver", "topic", "producer", "partition")
-# Latencies are told to the millisecond up to here, and with three digits above.
-EXACT_MS: Final = 1000
 # Receptions closer to each other than this are no silence.
 SILENCE_MS_MIN: Final = 10
 # Sorting compares this number first, and nearly never anything else.
@@ -139,7 +139,13 @@ def received_facts(rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
     """How many came, and how, by topic, partition, receiver, time of arrival and latency."""
     is_phantom = f.col("sent_lines").isNull()
     latency = f.col("received_ms") - f.col("sent_ms")
-    keys = ("topic", "partition", "receiver", _bin("received_ms", from_ms, bin_ms), _latency_step(latency))
+    keys = (
+        "topic",
+        "partition",
+        "receiver",
+        _bin("received_ms", from_ms, bin_ms),
+        stepped(latency).alias("latency_ms"),
+    )
     return (
         _received(rows)
         .groupBy(*keys)
@@ -163,13 +169,6 @@ def late_facts(late_rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
 
 def _bin(time_ms: str, from_ms: int, bin_ms: int) -> Column:
     return f.expr(f"({time_ms} - {from_ms}) div {bin_ms}").alias("bin")
-
-
-def _latency_step(latency: Column) -> Column:
-    """Milliseconds, exact below `EXACT_MS` and to one percent above: few enough to be counted one by one."""
-    step = f.pow(f.lit(10.0), f.floor(f.log10(f.greatest(latency, f.lit(1)))) - 2)
-    coarse = (f.ceil(latency / step) * step).cast("bigint")
-    return f.when(latency < EXACT_MS, latency).otherwise(coarse).alias("latency_ms")
 
 
 def silences(rows: DataFrame) -> DataFrame:

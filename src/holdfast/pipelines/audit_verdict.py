@@ -6,21 +6,21 @@ time and a step of latency. Lists are cut at `ROWS_MAX` and `EXAMPLES_MAX`, and 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import StorageLevel
 
 from holdfast.pipelines import audit_rules as rules
+from holdfast.pipelines import tuning
 from holdfast.pipelines.errors import BadRecords
 from holdfast.pipelines.flaws import FLAWS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row
 
     from holdfast.pipelines.record_files import Records
 
@@ -28,15 +28,9 @@ EXAMPLES_MAX: Final = 10
 ROWS_MAX: Final = 1000
 BINS_MAX: Final = 240
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-# Of the bytes of record files, what one task sorts and joins: it fits into a small executor's memory.
-_PIECE_BYTES: Final = 48 << 20
-_PIECES_MIN: Final = 2
-_PIECES_MAX: Final = 20_000
 _NOTHING_SENT: Final = "the records of what was sent are empty, so there is nothing to hold anything against"
-# How rows are exchanged while an audit runs. Both sides of its join are cut by the same hash of a message: without the
-# second setting Spark would cut them once more, by all that is joined. What it keeps on disk it would press first, for
-# more time than the bytes are worth.
-_SHUFFLE: Final = "spark.sql.shuffle.partitions"
+# Both sides of the join are cut by the same hash of a message: without the first setting Spark would cut them once
+# more, by all that is joined. What it keeps on disk it would press first, for more time than the bytes are worth.
 _JOINING: Final = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -87,22 +81,9 @@ def audit_records(
     if sent.is_empty:
         raise BadRecords(_NOTHING_SENT)
     tell("reading the records and finding each message's receptions")
-    pieces = min(_PIECES_MAX, max(_PIECES_MIN, math.ceil((sent.bytes + received.bytes) / _PIECE_BYTES)))
-    with _set(sent.good.sparkSession, {_SHUFFLE: str(pieces), **_JOINING}):
+    pieces = tuning.pieces(sent.bytes + received.bytes)
+    with tuning.configured(sent.good.sparkSession, {tuning.SHUFFLE: str(pieces), **_JOINING}):
         return _audit_records(sent, received, pieces, every_receiver=every_receiver, tell=tell)
-
-
-@contextlib.contextmanager
-def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Have Spark's settings so for a while, and then as they were."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            spark.conf.unset(name) if old is None else spark.conf.set(name, old)
 
 
 def _audit_records(
