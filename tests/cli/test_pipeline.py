@@ -41,6 +41,21 @@ def test_settings_that_make_no_sense_are_told(options: tuple[str, ...], words: s
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--since", "1h", "--from", "2026-11-18"), "give --since or --from"),
+        (("--from", "yesterday"), "2026-11-18T06:00:00Z"),
+        (("--once", "--every", "1m"), "give one of them"),
+        (("--window", "soon"), "is no duration"),
+        (("--top", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_insight_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", "insight", *options)
+    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.toml"
     file.write_text(FILE)

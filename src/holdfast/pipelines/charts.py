@@ -16,7 +16,7 @@ HEIGHT: Final = 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 20, 30, 48
 _TICKS: Final = 5
 # A text in a table that is longer is wrapped.
-_LONG_CHARACTERS: Final = 44
+_LONG_CHARACTERS: Final = 36
 _TIME_TICKS: Final = 10
 # A span is told in the first of these units of which it has few enough, with ticks that people know from clocks.
 _TIME_UNITS: Final = (
@@ -35,7 +35,7 @@ _STYLE: Final = """
   --shade: #161b22; --blue: #6ea8fe; --green: #4cc38a; --red: #ff7b72; --amber: #e3b341; --violet: #bc8cff;
   --teal: #56d4dd; } }
 * { box-sizing: border-box; }
-body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 1120px;
+body { background: var(--back); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 1200px;
   margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
 h3 { font-size: 1rem; margin: 1.25rem 0 .25rem; overflow-wrap: anywhere; }
@@ -43,7 +43,7 @@ p { color: var(--faint); margin: .5rem 0; max-width: 48rem; }
 .good, .bad { font-weight: 600; } .good { color: var(--green); } .bad { color: var(--red); }
 figure { margin: .5rem 0 1rem; } .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem 1rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th { color: var(--faint); font-weight: 600; vertical-align: bottom; } th.text, td.text { text-align: left; }
 td.long { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; max-width: 28rem; }
 svg { display: block; width: 100%; min-width: 620px; height: auto; }
