@@ -272,6 +272,7 @@ def membership(
             "same-election-timeout; all of them if none is named.",
         ),
     ] = None,
+    record: Record = None,
     as_json: Json = False,
 ) -> None:
     """Play the scenes of a cluster whose nodes come and go, live: subscribers, a dead leader, a node that joins.
@@ -289,6 +290,7 @@ def membership(
             raise typer.BadParameter(f"there is no scene {name}; there are {', '.join(SCENES)}", param_hint="--scene")
     play = MembershipPlay(lambda line: None if as_json else print(line, flush=True))
     play.perform(wanted)
+    play.ledger.write(record)
     is_passed = all(each.is_passed for each in play.scenes)
     if as_json:
         scenes = [
@@ -299,7 +301,7 @@ def membership(
             }
             for each in play.scenes
         ]
-        output.print_json({"passed": is_passed, "scenes": scenes})
+        output.print_json({"passed": is_passed, **play.ledger.counts, "scenes": scenes})
     else:
         table = output.table("scene", "shown", "holds")
         for each in play.scenes:

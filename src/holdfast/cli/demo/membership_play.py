@@ -2,6 +2,9 @@
 
 Each scene has brokers of its own, and checks what it shows. They are those with which small Raft brokers are shown, and
 each goes on where those stop: a node that left comes back, and a subscriber that was away gets what it missed.
+
+`ledger` has what was published and what came of it, in a topic of the scene's name: to subscribers, and to a receiver
+`log`, which is what the cluster has when a scene is over. What nobody was subscribed to get must be there as well.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.cli.demo.broker_lines import BrokerLines
+from holdfast.cli.demo.ledger import Ledger
 from holdfast.cli.demo.same_timeouts import TICKS_MAX, Duel
 
 if TYPE_CHECKING:
@@ -43,13 +47,14 @@ class Scene(NamedTuple):
 
 
 class Subscriber:
-    """Listens at an address of its own; the cluster connects to it."""
+    """Listens at an address of its own; the cluster connects to it. `note` hears its name and what it gets."""
 
-    def __init__(self, lines: BrokerLines, address: str = "127.0.0.1:0") -> None:
+    def __init__(self, lines: BrokerLines, note: Callable[[str, str], None], address: str = "127.0.0.1:0") -> None:
         from holdfast.client import BlockingReceiver
 
         self.received: list[str] = []
         self._lines = lines
+        self._note = note
         self._receiver: BlockingReceiver = BlockingReceiver(address)
         self.address = self._receiver.address
         self.name = f"Subscriber {self.address.rpartition(':')[2]}"
@@ -61,6 +66,7 @@ class Subscriber:
         for message in self._receiver:
             text = message.value.decode()
             self._lines.say(self.name, f"Received message: `{text}` on topic `{message.topic}`")
+            self._note(self.name, text)
             self.received.append(text)
 
     def subscribe(self, client: BlockingClient, node: str) -> None:
@@ -88,12 +94,17 @@ class MembershipPlay:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.lines = BrokerLines(tell)
         self.scenes: list[Scene] = []
+        self.ledger = Ledger()
+        self._scene = ""
+        # The texts of a scene, each of which is published once, as numbers.
+        self._numbers: dict[str, int] = {}
         self._checks: list[Check] = []
         self._subscribers: list[Subscriber] = []
 
     def perform(self, names: list[str]) -> None:
         for name in names:
             self._checks = []
+            self._scene, self._numbers = name, {}
             self.lines.tell(f"\n######## {name} ########")
             try:
                 SCENES[name](self)
@@ -116,6 +127,7 @@ class MembershipPlay:
                 cluster.wait_until_ready()
                 self.lines.drain()
                 yield cluster
+                self._note_log(cluster)
             finally:
                 cluster.close()
         finally:
@@ -136,7 +148,7 @@ class MembershipPlay:
         self._checks.append(Check(what, not self.lines.wait_until(happens, _NEVER_S)))
 
     def _subscriber(self, cluster: LocalCluster, node: str, address: str = "127.0.0.1:0") -> Subscriber:
-        subscriber = Subscriber(self.lines, address)
+        subscriber = Subscriber(self.lines, self._note, address)
         self._subscribers.append(subscriber)
         with cluster.connect_blocking(node) as client:
             subscriber.subscribe(client, node)
@@ -145,9 +157,24 @@ class MembershipPlay:
 
     def _publish(self, cluster: LocalCluster, node: str, text: str) -> None:
         self.lines.say("Publisher", f"Publish to topic `{TOPIC}`: `{text}` at {node}")
+        assert text not in self._numbers, "records tell messages apart by their texts"
+        self._numbers[text] = len(self._numbers)
+        line = self.ledger.send(self._scene, "publisher", self._numbers[text])
         with cluster.connect_blocking(node) as client:
             client.publish(TOPIC, text.encode())
+        self.ledger.acknowledge(line)
         self.lines.drain()
+
+    def _note(self, receiver: str, text: str) -> None:
+        """Something came; what nobody published is noted as it is."""
+        number = self._numbers.get(text)
+        producer, sequence = ("publisher", number) if number is not None else (text, 0)
+        self.ledger.receive(self._scene, producer, sequence, broker="", receiver=receiver)
+
+    def _note_log(self, cluster: LocalCluster) -> None:
+        with cluster.connect_blocking("n1") as client:
+            for message in client.read(TOPIC):
+                self._note("log", message.value.decode())
 
     # --- the scenes -------------------------------------------------------------------------------
 
@@ -178,7 +205,7 @@ class MembershipPlay:
             self.lines.say(again.name, "Subscriber is gone")
             self._publish(cluster, "n1", "Hello, are you there?")
             self._publish(cluster, "n2", "Hello, again")
-            back = Subscriber(self.lines, address)
+            back = Subscriber(self.lines, self._note, address)
             self._subscribers[-1] = back
             wanted = ["Hello, are you there?", "Hello, again"]
             self._check(
