@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,7 @@ from holdfast.cli.pipeline.options import Conf, Config, Master, Once, conf_pairs
 from holdfast.cli.quantities import bytes_text, duration_s
 
 if TYPE_CHECKING:
+    from holdfast.pipelines.frame import Progress, Stop
     from holdfast.pipelines.insight_findings import Insight
 
 _SETTINGS: Final[dict[str, type]] = {
@@ -31,6 +33,7 @@ _SETTINGS: Final[dict[str, type]] = {
     "server": str,
 }
 _EVERY_S_DEFAULT: Final = 60.0
+_AWAY: Final = "connection_lost"
 _TOP_DEFAULT: Final = 10
 _TOP_MAX: Final = 1000
 _KEYS_SHOWN: Final = 3
@@ -100,7 +103,9 @@ def insight(
     _check(own, looks_once=looks_once)
     stop = None if looks_once else frame.Stop()
     with frame.running("insight", chosen_master, spark_conf, stop) as (spark, progress):
-        while True:
+
+        def look() -> None:
+            progress.tell("asking the broker for topics and readers")
             began = time.monotonic()
             found = run(
                 spark,
@@ -114,11 +119,31 @@ def insight(
             )
             seconds = time.monotonic() - began
             _show(found, seconds, own.get("out"), as_json=as_json, again_s=None if looks_once else every_s)
-            if stop is None:
-                return
-            progress.tell(f"looked in {seconds:.1f} s, and looks again every {every_s:g} s")
-            if stop.asked.wait(max(0.0, every_s - seconds)):
-                return
+
+        look()
+        while stop is not None and not _is_asked_within(every_s, stop, progress):
+            _look_again(look)
+
+
+def _is_asked_within(seconds: float, stop: Stop, progress: Progress) -> bool:
+    progress.tell(f"looks again every {seconds:g} s")
+    return stop.asked.wait(seconds)
+
+
+def _look_again(look: Callable[[], None]) -> None:
+    """A broker that is away is waited for, once there has been one; its page stays as it was."""
+    from pyspark.errors import PySparkException
+
+    from holdfast.model.errors import HoldfastError
+    from holdfast.pipelines.errors import from_spark
+
+    try:
+        look()
+    except (HoldfastError, PySparkException) as error:
+        failed = error if isinstance(error, HoldfastError) else from_spark(str(error))
+        if failed.code != _AWAY:
+            raise
+        output.note(f"insight: {failed}; looks again")
 
 
 def _beginning(own: dict[str, Any]) -> tuple[int | None, int | None]:
