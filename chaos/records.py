@@ -1,7 +1,8 @@
 """Record files of a run, for `holdfast pipeline audit`; `holdfast.client.records` has the format.
 
 `id` is the message's own name, `<producer>/<sequence>`, also where it was published without an id. A session of a
-reader is a receiver: the next one begins where it wants.
+reader is a receiver: the next one begins where it wants. So is what each node serves when everything is over, `log of
+n1`: readers may not have come to the end by then, and what was acknowledged must be there.
 """
 
 from __future__ import annotations
@@ -55,6 +56,16 @@ def _received(history: History) -> Iterator[dict[str, Any]]:
             "partition": seen.place.partition,
             "offset": seen.offset,
         }
+    for one in history.served:
+        for record in one.records:
+            yield {
+                "topic": one.place.topic,
+                "id": record.value,
+                "broker": one.node,
+                "receiver": f"log of {one.node}",
+                "partition": one.place.partition,
+                "offset": record.offset,
+            }
 
 
 def read(path: Path) -> list[dict[str, Any]]:

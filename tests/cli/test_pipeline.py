@@ -14,9 +14,10 @@ from holdfast import pipelines
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
+from holdfast.cli.pipeline.insight import _look_again
 from holdfast.pipelines import audit_page, frame
 from holdfast.pipelines.audit_verdict import Verdict
-from holdfast.pipelines.errors import BadPipelineSetting, from_spark
+from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -48,6 +49,34 @@ def test_audit_of_nothing_says_what_to_give() -> None:
 def test_settings_that_make_no_sense_are_told(options: tuple[str, ...], words: str) -> None:
     ended = holdfast("pipeline", "audit", "--sent", "a", "--received", "b", *options)
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--since", "1h", "--from", "2026-11-18"), "give --since or --from"),
+        (("--from", "yesterday"), "2026-11-18T06:00:00Z"),
+        (("--once", "--every", "1m"), "give one of them"),
+        (("--window", "soon"), "is no duration"),
+        (("--top", "0"), "greater than or equal to 1"),
+    ],
+)
+def test_insight_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", "insight", *options)
+    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
+def test_broker_that_is_away_between_looks_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def away() -> None:
+        raise from_spark("x: [connection_lost] 127.0.0.1:1: Connection refused\n at")
+
+    def gone() -> None:
+        raise from_spark("x: [topic_not_found] there is no topic 'orders'\n at")
+
+    _look_again(away)
+    assert "Connection refused; looks again" in capsys.readouterr().err
+    with pytest.raises(PipelineFailed, match="there is no topic"):
+        _look_again(gone)
 
 
 def test_flags_go_before_the_file(tmp_path: Path) -> None:

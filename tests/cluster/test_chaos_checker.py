@@ -236,6 +236,9 @@ def test_record_files_are_what_an_audit_needs(history: History, tmp_path: Path) 
         "offset": 1,
     }
     assert sent_file.read_bytes().count(b"\n") == len(history.sent)
+    logs = [line for line in records.read(received_file) if line["receiver"].startswith("log of ")]
+    assert len(logs) == sum(len(one.records) for one in history.served) > 0
+    assert {line["receiver"] for line in logs} == {f"log of {node}" for node in history.nodes()}
 
 
 def test_value_is_known_by_its_first_word() -> None:

@@ -6,15 +6,18 @@ the long one.
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from chaos import records
 from chaos.checker import CHECKS
 from chaos.commands import CannotBreak
 from chaos.mixed import judge, picture
 from chaos.mixed import run as mixed
 from chaos.run import ALL, Plan, run
 
+from tests.spark import audit_by_hand
 from tests.support.sizes import dice
 
 # Faults of one run need the same kind of disks. Runs are about equally long, for the sake of many cores.
@@ -39,7 +42,9 @@ def test_every_fault_is_in_the_short_form() -> None:
 @pytest.mark.root
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("names", RUNS.values(), ids=RUNS)
-def test_nothing_acknowledged_is_lost_and_nobody_is_told_what_is_not_so_while(names: tuple[str, ...]) -> None:
+def test_nothing_acknowledged_is_lost_and_nobody_is_told_what_is_not_so_while(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
     possible = tuple(name for name in names if ALL[name].why_not() is None)
     if not possible:
         pytest.skip(f"{names[0]} {ALL[names[0]].why_not()}")
@@ -55,6 +60,11 @@ def test_nothing_acknowledged_is_lost_and_nobody_is_told_what_is_not_so_while(na
     assert outcome.history.acknowledged > 100
     assert list(outcome.verdict.counts) == list(CHECKS)
     assert found == [], f"repeat with: {plan.replay}; notes: {outcome.notes}"
+    # The audit's rules are a second checker, which knows record files only; tests/spark holds Spark's to these.
+    sent, received = (records.read(each) for each in records.write(outcome.history, tmp_path))
+    audit = audit_by_hand.verdict(sent, received)
+    assert (audit["lost"], audit["duplicated"], audit["phantom"]) == (0, 0, 0), plan.replay
+    assert audit["acknowledged"] == outcome.history.acknowledged
 
 
 @pytest.mark.root

@@ -8,7 +8,8 @@
 
 What all of them share is in `frame` (a session, settings from flags and a file, progress, an end in order) and in
 `charts`. Each has its logic as functions of DataFrames, which know neither files nor brokers: `audit_rules`, with
-`record_files` before it, `audit_verdict` behind it and `audit_page` to look at it.
+`record_files` before it, `audit_verdict` behind it and `audit_page` to look at it; `insight_rules`, with
+`insight_source`, `insight_findings` and `insight_page`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.pipelines.audit_verdict import Verdict
+    from holdfast.pipelines.insight_findings import Insight
 
-__all__ = ["audit"]
+__all__ = ["audit", "insight"]
 
 
 def audit(
@@ -45,3 +47,34 @@ def audit(
         every_receiver=every_receiver,
         tell=tell,
     )
+
+
+def insight(
+    spark: SparkSession,
+    *,
+    topics: Sequence[str] = (),
+    pattern: str | None = None,
+    servers: str = "127.0.0.1:8090",
+    since_ms: int | None = None,
+    window_ms: int | None = None,
+    top: int = 10,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Insight:
+    """Rates, sizes, hot keys, errors and lag of topics, from what stands in them since that time."""
+    import time
+
+    from holdfast.pipelines import insight_findings, insight_source, tuning
+
+    asked_ms = time.time_ns() // 1_000_000
+    chosen = insight_source.choose(servers, topics, pattern)
+    with tuning.configured(spark, {tuning.SHUFFLE: str(tuning.pieces(chosen.bytes))}):
+        return insight_findings.look(
+            chosen.read(spark, servers, since_ms),
+            chosen.topics,
+            chosen.cursors,
+            asked_ms=asked_ms,
+            since_ms=since_ms,
+            window_ms=window_ms,
+            top=top,
+            tell=tell,
+        )

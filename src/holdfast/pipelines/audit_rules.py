@@ -1,7 +1,7 @@
 """The audit's rules as DataFrame functions: which messages were lost, doubled, out of order or never sent.
 
 A message is a topic and an id. `joined` has one row for each message and each receiver that got it, and one for each
-message that nobody got; `ordered` adds whether it came after a later one of its producer. Everything else is counted
+message that nobody got; `late` has those that came after a later one of their producer. Everything else is counted
 from these. docs/pipelines.md defines each rule; tests/spark/audit_by_hand.py has them a second time, in plain Python.
 
 No step gathers a topic, a producer or a message's lines in one place in memory: rows are sorted and joined, and a long
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from holdfast.pipelines.steps import stepped
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # Within which sequences must rise.
 STREAM: Final = ("receiver", "topic", "producer", "partition")
-# Latencies are told to the millisecond up to here, and with three digits above.
-EXACT_MS: Final = 1000
 # Receptions closer to each other than this are no silence.
 SILENCE_MS_MIN: Final = 10
 # Sorting compares this number first, and nearly never anything else.
@@ -73,8 +73,8 @@ def _cut(rows: DataFrame, pieces: int) -> DataFrame:
     return rows.withColumn(_HASH, f.xxhash64("topic", "id")).repartition(pieces, _HASH)
 
 
-def stretch_heads(rows: DataFrame) -> DataFrame:
-    """Each stretch of each stream with `head`, the highest sequence of all stretches before it: null for the first.
+def runs(rows: DataFrame) -> DataFrame:
+    """Each stretch of each stream, numbered, with `head`, the highest sequence of all stretches before it, if any.
 
     `from_ms` and `until_ms` are the first and the last time that anybody has noted in it.
     """
@@ -88,21 +88,32 @@ def stretch_heads(rows: DataFrame) -> DataFrame:
             f.greatest(f.max("received_ms"), f.max("sent_ms")).alias("until_ms"),
         )
     )
-    return stretches.withColumn("head", f.max("highest").over(before)).drop("highest")
+    # By what they are, so that a run that is counted again, on another machine, has its number again.
+    number = f.row_number().over(Window.orderBy(*STREAM, "stretch"))
+    return stretches.select("*", f.max("highest").over(before).alias("head"), number.alias("run")).drop("highest")
 
 
-def ordered(rows: DataFrame, heads: DataFrame) -> DataFrame:
-    """What was received with `is_late`: a later one of the same producer had come before.
+def late(rows: DataFrame, runs: DataFrame) -> DataFrame:
+    """What was received after a later one of the same producer.
 
     Only first copies are here: a second one is doubled, never late, and its number was counted with the first. What
     nobody sent has no sequence, is not late and makes nobody late.
     """
-    stretch = Window.partitionBy(*STREAM, "stretch")
-    before = stretch.orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
-    in_stretch = _received(rows).withColumn("highest", f.max("sequence").over(before))
-    heads = f.broadcast(heads.where("head is not null").select(*STREAM, "stretch", "head"))
-    late = f.coalesce(f.col("sequence") < f.greatest("highest", "head"), f.lit(False))
-    return in_stretch.join(heads, [*STREAM, "stretch"], "left").withColumn("is_late", late).drop("highest", "head")
+    # Every message is sorted by its place in its run, so the names of its stream stay behind, and a number goes.
+    numbers = f.broadcast(runs.select(*STREAM, "stretch", "run", "head"))
+    placed = (
+        _received(rows)
+        .where("sequence is not null")
+        .join(numbers, [*STREAM, "stretch"])
+        .select("run", "place", "sequence", "head", "id", "received_ms")
+    )
+    before = Window.partitionBy("run").orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
+    found = (
+        placed.withColumn("highest", f.max("sequence").over(before))
+        .where(f.col("sequence") < f.greatest("highest", "head"))
+        .select("run", "sequence", "id", "received_ms")
+    )
+    return found.join(f.broadcast(runs.select(*STREAM, "run")), "run").drop("run")
 
 
 def _received(rows: DataFrame) -> DataFrame:
@@ -124,32 +135,40 @@ def sent_facts(rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
     )
 
 
-def received_facts(ordered_rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
+def received_facts(rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
     """How many came, and how, by topic, partition, receiver, time of arrival and latency."""
     is_phantom = f.col("sent_lines").isNull()
     latency = f.col("received_ms") - f.col("sent_ms")
-    keys = ("topic", "partition", "receiver", _bin("received_ms", from_ms, bin_ms), _latency_step(latency))
-    return ordered_rows.groupBy(*keys).agg(
-        f.sum("copies").alias("received"),
-        f.sum(f.col("copies") - 1).alias("duplicated"),
-        f.count_if("is_late").alias("out_of_order"),
-        f.count_if(is_phantom).alias("phantom"),
-        f.count_if(~is_phantom).alias("delivered"),
-        f.count_if(f.coalesce("acknowledged", f.lit(False))).alias("acknowledged_delivered"),
-        f.max(latency).alias("latency_max"),
-        f.min(latency).alias("latency_min"),
+    keys = (
+        "topic",
+        "partition",
+        "receiver",
+        _bin("received_ms", from_ms, bin_ms),
+        stepped(latency).alias("latency_ms"),
     )
+    return (
+        _received(rows)
+        .groupBy(*keys)
+        .agg(
+            f.sum("copies").alias("received"),
+            f.sum(f.col("copies") - 1).alias("duplicated"),
+            f.count_if(is_phantom).alias("phantom"),
+            f.count_if(~is_phantom).alias("delivered"),
+            f.count_if(f.coalesce("acknowledged", f.lit(False))).alias("acknowledged_delivered"),
+            f.max(latency).alias("latency_max"),
+            f.min(latency).alias("latency_min"),
+        )
+    )
+
+
+def late_facts(late_rows: DataFrame, from_ms: int, bin_ms: int) -> DataFrame:
+    """How many came out of order, by topic, partition, receiver and time of arrival."""
+    keys = ("topic", "partition", "receiver", _bin("received_ms", from_ms, bin_ms))
+    return late_rows.groupBy(*keys).agg(f.count("*").alias("out_of_order"))
 
 
 def _bin(time_ms: str, from_ms: int, bin_ms: int) -> Column:
     return f.expr(f"({time_ms} - {from_ms}) div {bin_ms}").alias("bin")
-
-
-def _latency_step(latency: Column) -> Column:
-    """Milliseconds, exact below `EXACT_MS` and to one percent above: few enough to be counted one by one."""
-    step = f.pow(f.lit(10.0), f.floor(f.log10(f.greatest(latency, f.lit(1)))) - 2)
-    coarse = (f.ceil(latency / step) * step).cast("bigint")
-    return f.when(latency < EXACT_MS, latency).otherwise(coarse).alias("latency_ms")
 
 
 def silences(rows: DataFrame) -> DataFrame:
@@ -205,7 +224,3 @@ def duplicated(rows: DataFrame) -> DataFrame:
 
 def phantom(rows: DataFrame) -> DataFrame:
     return rows.where("sent_lines is null")
-
-
-def out_of_order(ordered_rows: DataFrame) -> DataFrame:
-    return ordered_rows.where("is_late")

@@ -6,21 +6,21 @@ time and a step of latency. Lists are cut at `ROWS_MAX` and `EXAMPLES_MAX`, and 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import StorageLevel
 
 from holdfast.pipelines import audit_rules as rules
+from holdfast.pipelines import tuning
 from holdfast.pipelines.errors import BadRecords
 from holdfast.pipelines.flaws import FLAWS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row
 
     from holdfast.pipelines.record_files import Records
 
@@ -28,12 +28,13 @@ EXAMPLES_MAX: Final = 10
 ROWS_MAX: Final = 1000
 BINS_MAX: Final = 240
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
-# Of the bytes of record files, what one task sorts and joins: it fits into a small executor's memory.
-_PIECE_BYTES: Final = 48 << 20
-_PIECES_MIN: Final = 2
-_PIECES_MAX: Final = 20_000
 _NOTHING_SENT: Final = "the records of what was sent are empty, so there is nothing to hold anything against"
-_SHUFFLE: Final = "spark.sql.shuffle.partitions"
+# Both sides of the join are cut by the same hash of a message: without the first setting Spark would cut them once
+# more, by all that is joined. What it keeps on disk it would press first, for more time than the bytes are worth.
+_JOINING: Final = {
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
 _BIN_STEPS_MS: Final = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000)
 _MINUTE_MS: Final = 60_000
 
@@ -80,38 +81,28 @@ def audit_records(
     if sent.is_empty:
         raise BadRecords(_NOTHING_SENT)
     tell("reading the records and finding each message's receptions")
-    pieces = min(_PIECES_MAX, max(_PIECES_MIN, math.ceil((sent.bytes + received.bytes) / _PIECE_BYTES)))
-    with _shuffling(sent.good.sparkSession, pieces):
+    pieces = tuning.pieces(sent.bytes + received.bytes)
+    with tuning.configured(sent.good.sparkSession, {tuning.SHUFFLE: str(pieces), **_JOINING}):
         return _audit_records(sent, received, pieces, every_receiver=every_receiver, tell=tell)
-
-
-@contextlib.contextmanager
-def _shuffling(spark: SparkSession, pieces: int) -> Iterator[None]:
-    """Exchange rows in so many pieces: Spark's usual two hundred take longer than the work where there is little."""
-    before = spark.conf.get(_SHUFFLE, None)
-    spark.conf.set(_SHUFFLE, str(pieces))
-    try:
-        yield
-    finally:
-        spark.conf.unset(_SHUFFLE) if before is None else spark.conf.set(_SHUFFLE, before)
 
 
 def _audit_records(
     sent: Records, received: Records, pieces: int, *, every_receiver: bool, tell: Callable[[str], None]
 ) -> Verdict:
     rows = rules.joined(sent.good, received.good, pieces).persist(StorageLevel.DISK_ONLY)
-    heads = rules.stretch_heads(rows).persist(StorageLevel.MEMORY_AND_DISK)
+    runs = rules.runs(rows).persist(StorageLevel.MEMORY_AND_DISK)
+    late = rules.late(rows, runs).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        times = heads.selectExpr("min(from_ms)", "max(until_ms)").collect()[0]
+        times = runs.selectExpr("min(from_ms)", "max(until_ms)").collect()[0]
         if times[0] is None:
             times = rows.selectExpr("min(sent_ms)", "max(sent_ms)").collect()[0]
         from_ms, until_ms = (int(times[0] or 0), int(times[1] or 0))
         bin_ms = _bin_width_ms(until_ms - from_ms)
-        ordered = rules.ordered(rows, heads)
         tell("looking at their order and their times")
         facts = _Facts(
             sent=rules.sent_facts(rows, from_ms, bin_ms).collect(),
-            received=rules.received_facts(ordered, from_ms, bin_ms).collect(),
+            received=rules.received_facts(rows, from_ms, bin_ms).collect(),
+            late=rules.late_facts(late, from_ms, bin_ms).collect(),
             silences=rules.silences(rows).collect(),
         )
         verdict = _verdict(facts, from_ms, bin_ms, every_receiver=every_receiver)
@@ -119,9 +110,10 @@ def _audit_records(
         if not verdict.counts["sent"]:
             raise BadRecords(_nothing_sent(verdict))
         tell("gathering examples")
-        _add_examples(verdict, rows, ordered)
+        _add_examples(verdict, rows, late)
     finally:
-        heads.unpersist()
+        late.unpersist()
+        runs.unpersist()
         rows.unpersist()
     return verdict
 
@@ -129,6 +121,7 @@ def _audit_records(
 class _Facts(NamedTuple):
     sent: Sequence[Row]
     received: Sequence[Row]
+    late: Sequence[Row]
     silences: Sequence[Row]
 
 
@@ -159,8 +152,8 @@ def _verdict(facts: _Facts, from_ms: int, bin_ms: int, *, every_receiver: bool) 
         topics.setdefault((row["topic"], row["partition"]), Counter()).update(counted)
         acknowledged[row["topic"]] += row["acknowledged"]
     names = ("received", "duplicated", "out_of_order", "phantom", "delivered", "acknowledged_delivered")
-    for row in facts.received:
-        counted = {name: row[name] for name in names}
+    for row in (*facts.received, *facts.late):
+        counted = {name: row[name] for name in names if name in row}
         totals.update(counted)
         topics.setdefault((row["topic"], row["partition"]), Counter()).update(counted)
         receivers.setdefault((row["topic"], row["receiver"]), Counter()).update(counted)
@@ -230,7 +223,7 @@ def percentile(steps: Counter[int], share: float) -> int | None:
 def _rate(facts: _Facts, from_ms: int, bin_ms: int) -> dict[str, Any]:
     """Counts of each stretch of time, and the latencies of what came in it."""
     sides = [(name, facts.sent) for name in ("sent", "acknowledged", "lost")]
-    sides += [(name, facts.received) for name in ("received", *FLAWS[1:-1])]
+    sides += [(name, facts.late if name == "out_of_order" else facts.received) for name in ("received", *FLAWS[1:-1])]
     last = max((row["bin"] for rows in facts[:2] for row in rows if row["bin"] is not None), default=-1)
     columns: dict[str, Any] = {name: [0] * (last + 1) for name, _ in sides}
     for name, rows in sides:
@@ -263,14 +256,14 @@ def _count_malformed(verdict: Verdict, sides: dict[str, Records]) -> None:
         del verdict.examples["malformed"]
 
 
-def _add_examples(verdict: Verdict, rows: DataFrame, ordered: DataFrame) -> None:
+def _add_examples(verdict: Verdict, rows: DataFrame, late: DataFrame) -> None:
     """Only flaws that were counted are looked for: each takes a pass."""
     columns = ("topic", "partition", "id", "sequence")
     lost = rules.missed(rows) if verdict.every_receiver and verdict.receivers else rules.lost(rows)
     sought = {
         "lost": (lost, (*columns, "sent_ms", *(("receiver",) if "receiver" in lost.columns else ()))),
         "duplicated": (rules.duplicated(rows), (*columns, "receiver", "copies")),
-        "out_of_order": (rules.out_of_order(ordered), (*columns, "receiver", "producer")),
+        "out_of_order": (late, (*columns, "receiver", "producer")),
         "phantom": (rules.phantom(rows), ("topic", "partition", "id", "receiver", "received_ms")),
     }
     for name, (found, shown) in sought.items():

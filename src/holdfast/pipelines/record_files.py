@@ -29,6 +29,8 @@ SENT_NEEDED: Final = {"topic": "string", "id": "string", "sequence": "bigint", "
 SENT_OPTIONAL: Final = {"time_ms": "bigint", "producer": "string", "partition": "int"}
 RECEIVED_NEEDED: Final = {"topic": "string", "id": "string"}
 RECEIVED_OPTIONAL: Final = {"time_ms": "bigint", "receiver": "string", "partition": "int"}
+# What says where a line stands among all of its receiver; of what was sent nobody asks.
+_PLACE: Final = ("given", "stretch", "place")
 # A partition that nobody has told.
 UNKNOWN_PARTITION: Final = -1
 _BROKEN: Final = "_broken"
@@ -56,12 +58,12 @@ class Records(NamedTuple):
 
 def sent_from_files(spark: SparkSession, places: Sequence[str]) -> Records:
     """Columns: `topic, id, sequence, acknowledged, time_ms, producer, partition`."""
-    return _read(spark, places, SENT_NEEDED, SENT_OPTIONAL, _as_sent)
+    return _read(spark, places, SENT_NEEDED, SENT_OPTIONAL, (), _as_sent)
 
 
 def received_from_files(spark: SparkSession, places: Sequence[str]) -> Records:
     """Columns: `topic, id, time_ms, receiver, partition, stretch, place`."""
-    return _read(spark, places, RECEIVED_NEEDED, RECEIVED_OPTIONAL, _as_received)
+    return _read(spark, places, RECEIVED_NEEDED, RECEIVED_OPTIONAL, _PLACE, _as_received)
 
 
 def sent_records(spark: SparkSession, places: Sequence[str], servers: str, topics: Sequence[str]) -> Records:
@@ -125,7 +127,12 @@ def _topics(spark: SparkSession, servers: str, topics: Sequence[str]) -> DataFra
 
 
 def _read(
-    spark: SparkSession, places: Sequence[str], needed: dict[str, str], optional: dict[str, str], shape: Any
+    spark: SparkSession,
+    places: Sequence[str],
+    needed: dict[str, str],
+    optional: dict[str, str],
+    kept: Sequence[str],
+    shape: Callable[[DataFrame], DataFrame],
 ) -> Records:
     found: list[DataFrame] = []
     size = rank = 0
@@ -140,7 +147,9 @@ def _read(
     fields = f.to_json(f.struct(*needed, *optional))
     line = f.substring(f.coalesce(f.col(_BROKEN), fields), 1, _SHOWN_CHARACTERS).alias("line")
     counted = Observation()
-    good = shape(union.observe(counted, f.count_if(is_bad).alias("malformed")).where(~is_bad))
+    # Spark makes every column that goes into a count like this one, asked for or not.
+    judged = union.select(*needed, *optional, _BROKEN, *kept)
+    good = shape(judged.observe(counted, f.count_if(is_bad).alias("malformed")).where(~is_bad))
     malformed = union.where(is_bad).select("file", line)
     return Records(good, malformed, size, lambda: _count(malformed) if _may_be_some(counted) else 0, size == 0)
 

@@ -15,6 +15,11 @@ class Ledger:
         self._sent: list[dict[str, Any]] = []
         self._received: list[dict[str, Any]] = []
 
+    @property
+    def counts(self) -> dict[str, int]:
+        acknowledged = sum(line["acknowledged"] for line in self._sent)
+        return {"sent": len(self._sent), "acknowledged": acknowledged, "received": len(self._received)}
+
     def send(self, topic: str, producer: object, sequence: int) -> dict[str, Any]:
         """Note a message that leaves now; `acknowledge` what is returned."""
         line = {

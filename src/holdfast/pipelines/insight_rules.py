@@ -1,0 +1,168 @@
+"""What a log says of itself, as DataFrame functions: rates, sizes, hot keys and errors.
+
+`measured` makes a narrow row of each message; `counted` makes of these, for each topic, partition, window of time and
+step of size, one row with sums. Rates and sizes of any group are added up from those (`summary`), so that messages are
+looked at once however many groups there are. Keys are counted one by one, exactly (`keys`); only the hottest leave
+Spark. docs/pipelines.md says what each number means; tests/spark/insight_by_hand.py has them in plain Python.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from holdfast.pipelines.steps import stepped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DEAD_SUFFIX: Final = ".dead"
+ERROR_HEADER: Final = "holdfast-dead-error"
+# The kind of an error where the letter names none, as one that somebody has put there by hand.
+NO_REASON: Final = "no reason given"
+PERCENTILES: Final = {"p50_bytes": 50, "p99_bytes": 99}
+_SUMS: Final = ("messages", "bytes", "headers", "header_bytes", "keyed", "with_id")
+
+
+def measured(messages: DataFrame) -> DataFrame:
+    """Columns: `topic, partition, time_ms, size_bytes, key, headers, header_bytes, has_id, error`.
+
+    A message is as large as its value, its key and its headers are together. `error` is what a dead letter tells of
+    the reason, as text, and null where the message is none.
+    """
+    headers = f.coalesce("headers", f.expr("array()").cast("array<struct<key: string, value: binary>>"))
+    each = f.transform(headers, lambda one: _bytes(one["key"]) + _bytes(one["value"]))
+    header_bytes = f.aggregate(each, f.lit(0).cast("bigint"), lambda total, one: total + one)
+    reason = f.get(f.filter(headers, lambda one: one["key"] == ERROR_HEADER), f.lit(0))["value"].cast("string")
+    return messages.select(
+        "topic",
+        "partition",
+        f.unix_millis("timestamp").alias("time_ms"),
+        (_bytes(f.col("value")) + _bytes(f.col("key")) + header_bytes).alias("size_bytes"),
+        "key",
+        f.size(headers).alias("headers"),
+        header_bytes.alias("header_bytes"),
+        (f.col("id") != f.concat_ws("-", "partition", "offset")).alias("has_id"),
+        f.when(f.col("topic").endswith(DEAD_SUFFIX), f.coalesce(reason, f.lit(NO_REASON))).alias("error"),
+    )
+
+
+def _bytes(column: Column) -> Column:
+    return f.coalesce(f.octet_length(column), f.lit(0)).cast("bigint")
+
+
+def counted(rows: DataFrame, window_ms: int) -> DataFrame:
+    """Sums for each topic, partition, window (`window_ms` is when it begins) and step of size."""
+    size = stepped(f.col("size_bytes")).alias("size_step")
+    return rows.groupBy("topic", "partition", window_of("time_ms", window_ms), size).agg(
+        f.count("*").alias("messages"),
+        f.sum("size_bytes").alias("bytes"),
+        f.sum("headers").alias("headers"),
+        f.sum("header_bytes").alias("header_bytes"),
+        f.count("key").alias("keyed"),
+        f.count_if("has_id").alias("with_id"),
+        f.max("size_bytes").alias("max_bytes"),
+    )
+
+
+def window_of(time_ms: str, window_ms: int) -> Column:
+    """When the window begins in which that moment lies: windows begin at multiples of their length since 1970."""
+    return f.expr(f"{time_ms} - pmod({time_ms}, {window_ms}L)").alias("window_ms")
+
+
+def summary(counts: DataFrame, *keys: str) -> DataFrame:
+    """Of each group by these columns of `counted`: its sums, and the sizes that so many percent are not above."""
+    group = Window.partitionBy(*keys)
+    up_to = group.orderBy("size_step").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_steps = (
+        counts.groupBy(*keys, "size_step")
+        .agg(*(f.sum(name).alias(name) for name in _SUMS), f.max("max_bytes").alias("max_bytes"))
+        .withColumn("up_to", f.sum("messages").over(up_to))
+        .withColumn("all", f.sum("messages").over(group))
+    )
+
+    def percentile(percent: int) -> Column:
+        return f.min(f.when(f.col("up_to") * 100 >= f.col("all") * percent, f.col("size_step")))
+
+    return in_steps.groupBy(*keys).agg(
+        *(f.sum(name).alias(name) for name in _SUMS),
+        # A step may be above the largest message in it.
+        *(f.least(percentile(percent), f.max("max_bytes")).alias(name) for name, percent in PERCENTILES.items()),
+        f.max("max_bytes").alias("max_bytes"),
+    )
+
+
+def partition_loads(counts: DataFrame) -> DataFrame:
+    """Of each topic, how many partitions have messages, and how many the `fullest` has."""
+    loads = counts.groupBy("topic", "partition").agg(f.sum("messages").alias("messages"))
+    return loads.groupBy("topic").agg(f.count("*").alias("partitions"), f.max("messages").alias("fullest"))
+
+
+def busiest_windows(counts: DataFrame, over_by_ms: int, window_ms: int) -> DataFrame:
+    """Of each topic, the `messages` of the fullest window that was over by then."""
+    over = counts.where(f.col("window_ms") + window_ms <= over_by_ms)
+    windows = over.groupBy("topic", "window_ms").agg(f.sum("messages").alias("messages"))
+    return windows.groupBy("topic").agg(f.max("messages").alias("messages"))
+
+
+# --- keys ---------------------------------------------------------------------------------------------------
+
+
+def keys(rows: DataFrame) -> DataFrame:
+    """How many messages and bytes each key of a topic has."""
+    return (
+        rows.where("key is not null")
+        .groupBy("topic", "key")
+        .agg(f.count("*").alias("messages"), f.sum("size_bytes").alias("bytes"))
+    )
+
+
+def hottest(key_rows: DataFrame, by: str, top: int) -> DataFrame:
+    """The keys of each topic that have most `messages`, or `bytes`, with their `rank` from 1 on."""
+    best_first = Window.partitionBy("topic").orderBy(f.desc(by), "key")
+    return key_rows.withColumn("rank", f.row_number().over(best_first)).where(f.col("rank") <= top)
+
+
+def key_spread(key_rows: DataFrame) -> DataFrame:
+    """Of each topic, how many keys it has, and how many equally hot ones would meet as often.
+
+    `even_keys` is what economists call the effective number: the square of all messages through the sum of each key's
+    squares. It is `keys` where all have as many messages, and 1 where one has nearly all.
+    """
+    # A thousand million messages of one key, squared, are too much for 64 bits.
+    count = f.col("messages").cast("decimal(19,0)")
+    total = f.sum("messages").cast("double")
+    return key_rows.groupBy("topic").agg(
+        f.count("*").alias("keys"), (total * total / f.sum(count * count).cast("double")).alias("even_keys")
+    )
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+def dead_letters(rows: DataFrame, window_ms: int) -> DataFrame:
+    """Dead letters by the `topic` they are of, by window and by `kind` of error, with one `error` as an example.
+
+    The kind is what stands before the first colon: `ValueError` of `ValueError: no price (pricing.py:12)`.
+    """
+    name = f.substring_index(f.col("error"), ":", 1)
+    of_topic = f.expr(f"left(topic, length(topic) - {len(DEAD_SUFFIX)})")
+    return (
+        rows.where("error is not null")
+        .groupBy(of_topic.alias("topic"), window_of("time_ms", window_ms), name.alias("kind"))
+        .agg(f.count("*").alias("dead"), f.min("error").alias("error"))
+    )
+
+
+def dead_by_kind(letters: DataFrame) -> DataFrame:
+    return letters.groupBy("topic", "kind").agg(f.sum("dead").alias("dead"), f.min("error").alias("error"))
+
+
+def dead_by_topic(letters: DataFrame) -> DataFrame:
+    return letters.groupBy("topic").agg(f.sum("dead").alias("dead"))
+
+
+def dead_by_window(letters: DataFrame) -> DataFrame:
+    return letters.groupBy("topic", "window_ms").agg(f.sum("dead").alias("dead"))
