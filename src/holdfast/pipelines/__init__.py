@@ -8,7 +8,8 @@
 
 What all of them share is in `frame` (a session, settings from flags and a file, progress, an end in order) and in
 `charts`. Each has its logic as functions of DataFrames, which know neither files nor brokers: `audit_rules`, with
-`record_files` before it, `audit_verdict` behind it and `audit_page` to look at it.
+`record_files` before it, `audit_verdict` behind it and `audit_page` to look at it; `recover_rules`, with `recover_run`
+around it and `recover_targets` behind it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.pipelines.audit_verdict import Verdict
+    from holdfast.pipelines.recover_run import Recovered
 
-__all__ = ["audit"]
+__all__ = ["audit", "recover"]
 
 
 def audit(
@@ -43,5 +45,34 @@ def audit(
         record_files.sent_records(spark, sent, servers, sent_topics),
         record_files.received_records(spark, received, servers, received_topics),
         every_receiver=every_receiver,
+        tell=tell,
+    )
+
+
+def recover(
+    spark: SparkSession,
+    directories: Sequence[str],
+    *,
+    store: str | None = None,
+    servers: str | None = None,
+    failed: bool = False,
+    order_by: str = "time",
+    partitions: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Recovered:
+    """Store what waits in the spill directories of brokers: in a PostgreSQL, `store`, or through brokers, `servers`.
+
+    `failed`: also what is in their `failed` and can be read. `partitions`: of topics that are made.
+    """
+    from holdfast.pipelines.recover_run import recover_directories
+    from holdfast.pipelines.recover_targets import chosen_target
+
+    return recover_directories(
+        spark,
+        chosen_target(store, servers),
+        directories,
+        failed=failed,
+        order_by=order_by,
+        partitions=partitions,
         tell=tell,
     )

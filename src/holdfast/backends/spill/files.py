@@ -180,7 +180,7 @@ class SpillDirectory:
             end = os.fstat(fd).st_size
             # A full disk or a crash may have left half a line, which is not to be continued.
             is_torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
-            view = memoryview(b"\n" * is_torn + b"".join(msgspec.json.encode(_failed(each)) + b"\n" for each in new))
+            view = memoryview(b"\n" * is_torn + b"".join(msgspec.json.encode(noted_of(each)) + b"\n" for each in new))
             while view:
                 view = view[os.write(fd, view) :]
             sync_data(fd)
@@ -198,7 +198,8 @@ class SpillDirectory:
         sync_directory(self.path)
 
 
-def _failed(bad: BadLine) -> Failed:
+def noted_of(bad: BadLine) -> Failed:
+    """How a line is kept in `failed`."""
     try:
         return Failed(bad.place + 1, bad.reason, event=bad.line.decode())
     except UnicodeDecodeError:
