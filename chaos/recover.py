@@ -41,6 +41,8 @@ FILE_EVENTS: Final = 4_000
 COPIED_SHARE: Final = 0.2
 RUN_S_MAX: Final = 120.0
 _LOOK_S: Final = 0.02
+# Of what a recovery said that failed.
+_SAID_LINES: Final = 20
 _SMALL: Final = {"spark.driver.memory": "768m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 _TABLE: Final = """
 SELECT t.name, m.partition, array_agg(m.value ORDER BY m."offset")
@@ -80,6 +82,7 @@ class Recovery:
 
     def __init__(self, url: str, root: Path, master: str = "local[2]", conf: Mapping[str, str] = _SMALL) -> None:
         self._url = url
+        self._log = root / "recover.log"
         directories = sorted(map(str, root.glob("broker-*")))
         self._command = [sys.executable, "-m", "holdfast.cli", "pipeline", "recover", *directories, "--store", url]
         self._command += ["--partitions", str(PARTITIONS), "--master", master, "--json"]
@@ -110,14 +113,17 @@ class Recovery:
             then()
             out, _ = await asyncio.to_thread(process.communicate, None, RUN_S_MAX)
         if process.returncode:
-            raise SystemExit(f"the recovery ended with {process.returncode}")
+            said = (await asyncio.to_thread(self._log.read_text)).splitlines()[-_SAID_LINES:]
+            raise RuntimeError("\n".join((f"the recovery ended with {process.returncode}:", *said)))
         verdict: dict[str, Any] = json.loads(out.splitlines()[-1])
         return verdict
 
     @contextmanager
     def _started(self) -> Iterator[subprocess.Popen[bytes]]:
-        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=os.environ)
-        with process:
+        with (
+            self._log.open("ab") as log,
+            subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, env=os.environ) as process,
+        ):
             try:
                 yield process
             finally:

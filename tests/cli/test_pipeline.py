@@ -79,6 +79,10 @@ def test_code_of_the_connector_survives_spark() -> None:
     failed = from_spark("An error occurred: x.y.Z: [topic_not_found] there is no topic 'orders'\n at a.b.C")
     assert (failed.code, failed.message) == ("topic_not_found", "there is no topic 'orders'")
     assert from_spark("[UNRESOLVED_COLUMN] no such column\n at").code == "pipeline_failed"
+    raised = (
+        "thrown from the worker:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'b'\n at c"
+    )
+    assert from_spark(raised).message == "Spark could not do it: KeyError: 'b'"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import sysconfig
 import zlib
 from pathlib import Path
 
@@ -47,8 +48,9 @@ async def recovered(spark: SparkCluster, directory: Path) -> None:
     try:
         spills = directory / "spills"
         expected = chaos_recover.write_spills(spills, random.Random(16), SPILLED)
-        # As many tasks as streams, and more: some are left when the worker dies.
-        recovery = chaos_recover.Recovery(server.url, spills, spark.master, spark.config)
+        # What a recovery needs there beside Holdfast itself.
+        packages = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
+        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **packages})
         verdict = await recovery.ended(1, spark.kill_worker)
         assert await recovery.stored() == expected
         assert verdict["stored"] + verdict["already_stored"] == SPILLED and verdict["set_aside"] == 0

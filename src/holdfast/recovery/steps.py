@@ -118,9 +118,11 @@ def _store_step(store: Store, stream: Stream, step: Step, done: int, counts: dic
             continue
         counts["stored"] += new
         counts["duplicates"] += len(step.copies) - passed - new
-        counts["already_stored"] += passed
-        return step.end
-    counts["already_stored"] += passed
+        done = step.end
+        break
+    is_first = step.copies[:passed] == 1
+    counts["already_stored"] += int(is_first.sum())
+    counts["duplicates"] += int((~is_first).sum())
     return done
 
 
