@@ -49,8 +49,10 @@ async def recovered(spark: SparkCluster, directory: Path) -> None:
         spills = directory / "spills"
         expected = chaos_recover.write_spills(spills, random.Random(16), SPILLED)
         # What a recovery needs there beside Holdfast itself.
-        packages = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
-        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **packages})
+        more = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
+        # Nobody waits long for what the dead worker had.
+        more |= {"spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
+        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **more})
         verdict = await recovery.ended(1, spark.kill_worker)
         assert await recovery.stored() == expected
         assert verdict["stored"] + verdict["already_stored"] == SPILLED and verdict["set_aside"] == 0
