@@ -93,6 +93,7 @@ def test_code_of_the_connector_survives_spark() -> None:
         (("spill", "--store", "postgresql://db/shop", "--server", "127.0.0.1:8090"), "where to?"),
         (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
         (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
+        (("spill", "--store", "postgres"), "start that broker"),
     ],
 )
 def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:

@@ -11,11 +11,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.backends.spill import files
+from holdfast.backends.spill import events, files, inspecting
+from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.files import SpillDirectory
 from holdfast.model.errors import DataDirectoryError
+from holdfast.model.ids import PartitionId, TopicName
 from holdfast.recovery import backlog as module
 from holdfast.recovery.backlog import Backlog, Directories
 from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.wire import batch_builder
 
 NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for number in range(4)]
 
@@ -155,6 +159,7 @@ def test_what_is_spilled_after_a_crash_is_a_recovery_of_its_own(tmp_path: Path) 
     directories, ledger = spilled(tmp_path), MemoryLedger()
     with Directories(directories) as opened:
         begun = opened.next_backlog(ledger, "time", 1)
+    assert inspecting.examine(tmp_path / "broker-0").recovering == 2, "people are told"
     later = tmp_path / "broker-0" / f"failover_{uuid4()}.buf"
     later.write_bytes(b"a line\n")
     with Directories(directories) as opened:
@@ -194,6 +199,26 @@ def test_recovery_is_not_forgotten_while_a_directory_has_a_note_of_it(tmp_path: 
     for given in (directories[1:], directories[:1], directories):
         assert recover(given, ledger) == 0
     assert ledger.stored == Counter(NAMES)
+
+
+def test_what_failed_before_is_taken_once_no_recovery_is_open(tmp_path: Path) -> None:
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    batch = batch_builder.build_values([b"again"], 5)
+    line, _ = events.lines_of(PartitionId(TopicName("t"), 0), batch, 5)
+    opened = SpillDirectory.open(Path(directories[0]))
+    gone = opened.new_file(files.FAILOVER)
+    opened.note_failed(gone, [BadLine(0, line[:-1], "the topic was refused"), BadLine(1, b"no line", "damaged")])
+    opened.close()
+    with Directories(directories) as locked:
+        assert locked.next_backlog(ledger, "time", 1) is not None
+        assert locked.requeue_failed() == 0, "it may find them again"
+    recover(directories, ledger)
+    with Directories(directories) as locked:
+        assert locked.requeue_failed() == 1
+        backlog = locked.next_backlog(ledger, "time", 1)
+        assert backlog is not None
+        [path] = locked.paths(backlog)
+        assert Path(path).read_bytes() == line
 
 
 def test_copies_of_a_file_count_once(tmp_path: Path) -> None:

@@ -65,8 +65,10 @@ def recover(
     `failed`: also what is in their `failed` and can be read. `partitions`: of topics that are made.
     """
     from holdfast.pipelines.recover_run import recover_directories
+    from holdfast.pipelines.recover_settings import check
     from holdfast.pipelines.recover_targets import chosen_target
 
+    check(store, servers, order_by, partitions)
     return recover_directories(
         spark,
         chosen_target(store, servers),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from holdfast.pipelines.errors import BadPipelineSetting
-
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -28,11 +26,7 @@ class Target(Protocol):
 
 
 def chosen_target(store: str | None, servers: str | None) -> Target:
-    """Raises `BadPipelineSetting` unless it is one of the two."""
-    if (store is None) == (servers is None):
-        raise BadPipelineSetting(
-            "where to? Give the PostgreSQL that brokers have, with --store, or addresses of brokers, with --server"
-        )
+    """Of the two, the one that is given."""
     return PostgresTarget(store) if store is not None else BrokersTarget(servers or "")
 
 

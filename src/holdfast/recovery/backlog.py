@@ -34,7 +34,7 @@ from uuid import UUID, uuid4
 import msgspec
 
 from holdfast.backends.spill import inspecting
-from holdfast.backends.spill.files import SpillDirectory, failed_lines
+from holdfast.backends.spill.files import RECOVERING, SpillDirectory, failed_lines
 from holdfast.backends.spill.log_target import Progress
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX
@@ -42,7 +42,6 @@ from holdfast.recovery import spill_files
 from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
 from holdfast.storage.durable import replace_file, sync_directory
 
-RECOVERING: Final = "recovering"
 RECOVERED: Final = "recovered"
 _NOTE: Final = "recovery.json"
 # How far a cluster's spill has stored a file stands beside it, and moves along.
@@ -149,8 +148,11 @@ class Directories:
         self._locks.close()
 
     def requeue_failed(self) -> int:
-        """Put what is in `failed` and can be read in front of everything else."""
-        return sum(map(inspecting.requeue, self._opened))
+        """Put what is in `failed` and can be read in front of everything else; how many lines that are.
+
+        Not where a recovery was begun: it may find some of these lines again, and set them aside again.
+        """
+        return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
 
     # --- one recovery after the other ------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ a whole, beside its name, and renamed: a task that runs twice writes the same ag
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -272,7 +272,7 @@ def set_aside(path: Path, bad: Sequence[BadLine]) -> None:
     noted = files.failed_lines(path) if path.exists() else []
     known = {each.line for each in noted}
     noted += [files.noted_of(each) for each in bad if each.place + 1 not in known]
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.part")
     write_file(temporary, b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
     temporary.replace(path)
     sync_directory(path.parent)

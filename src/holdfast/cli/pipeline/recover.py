@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
 
 EXIT_SET_ASIDE: Final = 1
-_ORDERS: Final = ("time", "kept")
 _SETTINGS: Final = {
     "directories": list,
     "store": str,
@@ -41,8 +41,7 @@ def recover(
         str | None,
         typer.Option(
             metavar="URL",
-            envvar="HOLDFAST_STORE",
-            help="The PostgreSQL to store in: postgresql://USER@HOST/DATABASE.",
+            help="The PostgreSQL to store in: postgresql://USER@HOST/DATABASE; or HOLDFAST_STORE in the environment.",
             show_default=False,
         ),
     ] = None,
@@ -81,6 +80,7 @@ def recover(
     from holdfast.pipelines import frame
     from holdfast.pipelines import recover as run
     from holdfast.pipelines.errors import BadPipelineSetting
+    from holdfast.pipelines.recover_settings import ORDER_DEFAULT, check
 
     flags: dict[str, Any] = {"master": master, "conf": pairs(conf or []), "store": store, "server": server}
     flags |= {"directories": [str(each) for each in directories or []], "failed": failed}
@@ -88,10 +88,9 @@ def recover(
     chosen_master, spark_conf, own = frame.settings("recover", config, _SETTINGS, flags)
     if not own.get("directories"):
         raise BadPipelineSetting("which directories? Name the spills of brokers, such as n1/spill n2/spill")
-    if own.get("order_by", _ORDERS[0]) not in _ORDERS:
-        raise BadPipelineSetting(f"--order-by {own['order_by']}: there are {', '.join(_ORDERS)}")
-    if ("store" in own) == ("server" in own):
-        raise BadPipelineSetting("where to? Give --store URL for a PostgreSQL, or --server HOST:PORT for brokers")
+    if "store" not in own and "server" not in own and "HOLDFAST_STORE" in os.environ:
+        own["store"] = os.environ["HOLDFAST_STORE"]
+    check(own.get("store"), own.get("server"), own.get("order_by", ORDER_DEFAULT), own.get("partitions", 1))
     with frame.running("recover", chosen_master, spark_conf) as (spark, progress):
         recovered = run(
             spark,
@@ -99,7 +98,7 @@ def recover(
             store=own.get("store"),
             servers=own.get("server"),
             failed=own.get("failed", False),
-            order_by=own.get("order_by", _ORDERS[0]),
+            order_by=own.get("order_by", ORDER_DEFAULT),
             partitions=own.get("partitions", 1),
             tell=progress.tell,
         )
