@@ -94,6 +94,7 @@ def test_code_of_the_connector_survives_spark() -> None:
         (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
         (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
         (("spill", "--store", "postgres"), "start that broker"),
+        (("no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
     ],
 )
 def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:

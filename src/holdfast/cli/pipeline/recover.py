@@ -12,6 +12,7 @@ from holdfast.cli import output
 from holdfast.cli.options import Json, examples
 from holdfast.cli.pipeline.options import Conf, Config, Master, pairs
 from holdfast.cli.quantities import plural
+from holdfast.model.errors import DataDirectoryError
 
 if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
@@ -77,6 +78,7 @@ def recover(
 
     Exit code 1: some lines cannot be read; they are in failed/, each with the reason.
     """
+    from holdfast.node import logs
     from holdfast.pipelines import frame
     from holdfast.pipelines import recover as run
     from holdfast.pipelines.errors import BadPipelineSetting
@@ -91,6 +93,10 @@ def recover(
     if "store" not in own and "server" not in own and "HOLDFAST_STORE" in os.environ:
         own["store"] = os.environ["HOLDFAST_STORE"]
     check(own.get("store"), own.get("server"), own.get("order_by", ORDER_DEFAULT), own.get("partitions", 1))
+    if missing := [each for each in own["directories"] if not Path(each).is_dir()]:
+        raise DataDirectoryError(f"there is no spill in {missing[0]}: name directories of brokers' spills")
+    # Standard output is for the verdict.
+    logs.configure("error", "text")
     with frame.running("recover", chosen_master, spark_conf) as (spark, progress):
         recovered = run(
             spark,
