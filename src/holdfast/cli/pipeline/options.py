@@ -23,7 +23,8 @@ Config = Annotated[
 
 
 def pairs(given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if bad := [name for name, equals, _ in pairs if not equals or not name]:
+    """Settings of Spark by their names; what is no NAME=VALUE is refused."""
+    parted = [each.partition("=") for each in given]
+    if bad := [name for name, equals, _ in parted if not equals or not name]:
         raise typer.BadParameter(f"{bad[0]!r} is no setting; write NAME=VALUE", param_hint="'--conf'")
-    return {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in parted}
