@@ -18,8 +18,10 @@ FAILOVERS ?= 200
 CHANGES ?= 500
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
+# How often `make chaos-recover` kills a recovery.
+KILLS ?= 50
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +46,9 @@ bench: setup  ## measure us and our peers side by side
 
 bench-audit: setup  ## audit 20 million records and say how long it took
 	$(BIN)/python -m benchmarks.pipeline_audit
+
+bench-recover: setup  ## recover 4 million spilled messages and say how long it took
+	$(BIN)/python -m benchmarks.pipeline_recover
 
 demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 	$(BIN)/holdfast demo broker
@@ -86,6 +91,9 @@ chaos-members: setup  ## have nodes of a real cluster come and go under kills an
 
 chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=100 times in a row
 	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
+
+chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
+	$(BIN)/python -m chaos.recover --kills $(KILLS)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))

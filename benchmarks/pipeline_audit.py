@@ -107,17 +107,17 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            family = _family(self._pid)
-            self.peak_bytes = max(self.peak_bytes, sum(map(_held_bytes, family)))
-            self._cpu_s |= {pid: used for pid in family if (used := _used_s(pid)) > 0}
+            kin = family(self._pid)
+            self.peak_bytes = max(self.peak_bytes, sum(map(_held_bytes, kin)))
+            self._cpu_s |= {pid: used for pid in kin if (used := _used_s(pid)) > 0}
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             for child in task.read_text("ascii").split():
-                found += _family(int(child))
+                found += family(int(child))
         except OSError:
             continue
     return found

@@ -105,6 +105,13 @@ class SparkCluster:
                         found.append(pid)
         return found
 
+    def kill_worker(self) -> None:
+        """The first one, with what it runs."""
+        worker = self._processes[1]
+        for pid in (*_children(worker.pid), worker.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _start(self, name: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         environment = os.environ | {

@@ -167,3 +167,24 @@ def test_code_of_the_connector_survives_spark() -> None:
     failed = from_spark("An error occurred: x.y.Z: [topic_not_found] there is no topic 'orders'\n at a.b.C")
     assert (failed.code, failed.message) == ("topic_not_found", "there is no topic 'orders'")
     assert from_spark("[UNRESOLVED_COLUMN] no such column\n at").code == "pipeline_failed"
+    raised = (
+        "thrown from the worker:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'b'\n at c"
+    )
+    assert from_spark(raised).message == "Spark could not do it: KeyError: 'b'"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "which directories?"),
+        (("spill",), "where to?"),
+        (("spill", "--store", "postgresql://db/shop", "--server", "127.0.0.1:8090"), "where to?"),
+        (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
+        (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
+        (("spill", "--store", "postgres"), "start that broker"),
+        (("no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
+    ],
+)
+def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", "recover", *options)
+    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
+import sysconfig
 import zlib
 from pathlib import Path
 
 import pytest
+from chaos import recover as chaos_recover
 from chaos import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python, wait_for
 
@@ -17,8 +20,10 @@ from holdfast.testing import LocalCluster
 from tests.cli.program import holdfast
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
+from tests.support.postgres import Server
 
 MESSAGES = 20_000
+SPILLED = 40_000
 USE_ARCHIVE = {"HOLDFAST_SPARK_CLASS_ARCHIVE": "use"}
 
 
@@ -34,6 +39,25 @@ def audited(spark: SparkCluster, directory: Path) -> None:
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)
     assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+
+
+async def recovered(spark: SparkCluster, directory: Path) -> None:
+    """A recovery on the cluster, of which one worker is killed as soon as something is stored. Call it last."""
+    server = Server(directory / "postgres", "fsync=off", "autovacuum=off")
+    await server.start()
+    try:
+        spills = directory / "spills"
+        expected = chaos_recover.write_spills(spills, random.Random(16), SPILLED)
+        # What a recovery needs there beside Holdfast itself.
+        more = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
+        # Nobody waits long for what the dead worker had.
+        more |= {"spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
+        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **more})
+        verdict = await recovery.ended(1, spark.kill_worker)
+        assert await recovery.stored() == expected
+        assert verdict["stored"] + verdict["already_stored"] == SPILLED and verdict["set_aside"] == 0
+    finally:
+        server.kill()
 
 
 @pytest.mark.spark
@@ -72,5 +96,6 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
         finally:
             driver.close()
         audited(spark, tmp_path)
+        asyncio.run(recovered(spark, tmp_path))
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
     assert found == {"read": exact, "written": exact}

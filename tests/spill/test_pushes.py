@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.backends.postgres import copying
+from holdfast.backends.postgres.rows import timestamp
 from holdfast.backends.spill import batches, events, pushes, stretches
 from holdfast.backends.spill.stretches import Stretch
 from holdfast.frontends.http import push as push_calls
@@ -179,6 +181,27 @@ def test_push_with_usual_ids_comes_back_as_columns() -> None:
     [(_, made)] = batches.batches_of([each for each in read if each], lambda _: PartitionId(ORDERS, 9), 100)
     assert isinstance(made, push_batch.TimedPush)
     assert made.pushed[:5] == pushed[:5] and made.time_ms == 17
+
+
+def test_pushes_of_different_times_become_columns_together() -> None:
+    """Of which some are stored, each with its own time, as a batch of them has it."""
+    names, transactions = ["a", "b"], ["t1", "t2"]
+    pushed = Pushed(names, [b"1", b"2"], push_ids(names, transactions), transactions, [None, None])
+    lines = b"".join(pushes.lines_of(ORDERS, {"a": 0, "b": 0}, pushed, time_ms, time_ms) for time_ms in (17, 20))
+    read, _ = events.events_of(lines)
+    [(_, made)] = batches.batches_of([each for each in read if each], lambda _: PartitionId(ORDERS, 9), 100)
+    assert isinstance(made, push_batch.TimedPush)
+    assert made.time_ms == 17 and made.pushed.times_ms == [17, 17, 20, 20]
+    assert made.pushed.only([1, 2]).times_ms == (17, 20)
+    records = record_batch.decode_records(push_batch.as_batch(made))
+    assert [record.timestamp_delta for record in records] == [0, 0, 3, 3]
+    assert [record.value for record in records] == [b"1", b"2", b"1", b"2"]
+    rows = copying.message_rows(1, 0, 0, timestamp(17), made.pushed.only([1, 2]))
+    alone = [
+        copying.message_rows(1, 0, place, timestamp(at), made.pushed.only([each])._replace(times_ms=None))
+        for place, (each, at) in enumerate(((1, 17), (2, 20)))
+    ]
+    assert rows == b"".join(alone)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,11 @@ def _show(report: Report) -> None:
         console.print(f"  {escape(queue)}: {plural(count, 'message')}")
     if report.bad:
         console.print(f"[red]{plural(report.bad, 'line')} damaged: see holdfast spill verify[/red]")
+    if report.recovering:
+        console.print(
+            f"[yellow]{plural(report.recovering, 'file')} in recovering/: finish that with holdfast pipeline recover"
+            "[/yellow]"
+        )
     if report.failed:
         console.print(
             f"[yellow]{plural(report.failed, 'line')} in failed/: see holdfast spill export --failed[/yellow]"

@@ -9,7 +9,8 @@
 What all of them share is in `frame` (a session, settings from flags and a file, progress, an end in order) and in
 `charts`. Each has its logic as functions of DataFrames, which know neither files nor brokers: `audit_rules`, with
 `record_files` before it, `audit_verdict` behind it and `audit_page` to look at it; `insight_rules`, with
-`insight_source`, `insight_findings` and `insight_page`.
+`insight_source`, `insight_findings` and `insight_page`; `recover_rules`, with `recover_run`
+around it and `recover_targets` behind it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from holdfast.pipelines.audit_verdict import Verdict
     from holdfast.pipelines.insight_findings import Insight
+    from holdfast.pipelines.recover_run import Recovered
 
-__all__ = ["audit", "insight"]
+__all__ = ["audit", "insight", "recover"]
 
 
 def audit(
@@ -78,3 +80,34 @@ def insight(
             top=top,
             tell=tell,
         )
+
+
+def recover(
+    spark: SparkSession,
+    directories: Sequence[str],
+    *,
+    store: str | None = None,
+    servers: str | None = None,
+    failed: bool = False,
+    order_by: str = "time",
+    partitions: int = 1,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Recovered:
+    """Store what waits in the spill directories of brokers: in a PostgreSQL, `store`, or through brokers, `servers`.
+
+    `failed`: also what is in their `failed` and can be read. `partitions`: of topics that are made.
+    """
+    from holdfast.pipelines.recover_run import recover_directories
+    from holdfast.pipelines.recover_settings import check
+    from holdfast.pipelines.recover_targets import chosen_target
+
+    check(store, servers, order_by, partitions)
+    return recover_directories(
+        spark,
+        chosen_target(store, servers),
+        directories,
+        failed=failed,
+        order_by=order_by,
+        partitions=partitions,
+        tell=tell,
+    )

@@ -8,6 +8,8 @@ from holdfast.model.errors import CallerError, HoldfastError
 
 # How the connector begins its texts: Spark passes on texts only.
 _CODED = re.compile(r"\[([a-z]+(?:_[a-z]+)+)\] ([^\n]+)")
+# How Python ends what it tells of an error, which Spark puts behind a line of its own.
+_RAISED = re.compile(r"^Traceback .*?^(\w+(?:\.\w+)*: [^\n]+)", re.MULTILINE | re.DOTALL)
 
 
 class RecordsNotFound(CallerError):
@@ -43,7 +45,9 @@ class PipelineFailed(HoldfastError):
 def from_spark(text: str) -> PipelineFailed:
     """What Spark says of a failure, with the connector's code where its text has one."""
     if (coded := _CODED.search(text)) is None:
-        return PipelineFailed(f"Spark could not do it: {text.strip().splitlines()[0] if text.strip() else 'no reason'}")
+        raised = _RAISED.search(text)
+        reason = raised[1] if raised is not None else next(iter(text.strip().splitlines()), "no reason")
+        return PipelineFailed(f"Spark could not do it: {reason}")
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed

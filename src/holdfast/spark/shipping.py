@@ -1,5 +1,7 @@
 """The connector as a zip of Python files, for executors that have nothing but Python, pyspark, pyarrow and numpy.
 
+Pipelines are in it, too. One that needs more of an executor than the connector does says so where it is documented.
+
 Spark copies it to where each executor runs (`spark.files`), and its Python workers look into it
 (`spark.executorEnv.PYTHONPATH`). `addPyFile` would not do: what it adds is not seen by what reads a Python source.
 `python -m holdfast.spark.shipping` prints both as options of `spark-submit`.
@@ -17,8 +19,19 @@ from typing import Final
 import holdfast
 from holdfast.spark.java import cache_directory
 
-# What executors import; everything else of Holdfast stays here.
-_PACKAGES: Final = ("model", "spark")
+# What executors import: for the connector the first two, which need nothing compiled, and for pipelines the others.
+_PACKAGES: Final = (
+    "model",
+    "spark",
+    "backends",
+    "broker",
+    "pipelines",
+    "recovery",
+    "storage",
+    "transactions",
+    "wire",
+)
+_SUFFIXES: Final = (".py", ".sql")
 # A zip has no clock: the same files make the same bytes.
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
@@ -30,7 +43,7 @@ def connector_zip() -> Path:
         f"holdfast/{path.relative_to(root)}": path.read_bytes()
         for path in (
             root / "__init__.py",
-            *(file for name in _PACKAGES for file in sorted((root / name).rglob("*.py"))),
+            *(file for name in _PACKAGES for file in sorted((root / name).rglob("*")) if file.suffix in _SUFFIXES),
         )
     }
     digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + text for name, text in files.items())).hexdigest()[:12]

@@ -29,7 +29,7 @@ class Pushed(NamedTuple):
     """Messages side by side. A trace id is none where there is none, and never empty.
 
     `is_fresh`: their ids were drawn here and now, so nobody can have sent them before. `has_json`: each value was read
-    by a JSON decoder, as text without blanks around it.
+    by a JSON decoder, as text without blanks around it. `times_ms`: where they do not all have the time of the batch.
     """
 
     names: Sequence[str]
@@ -39,6 +39,7 @@ class Pushed(NamedTuple):
     trace_ids: Sequence[str | None]
     is_fresh: bool = False
     has_json: bool = False
+    times_ms: Sequence[int] | None = None
 
     def only(self, places: Sequence[int]) -> Pushed:
         """Some of them."""
@@ -46,7 +47,8 @@ class Pushed(NamedTuple):
             return self
         pick: Any = itemgetter(*places) if len(places) > 1 else lambda column: (column[places[0]],)
         names, values, ids, transaction_ids, trace_ids = map(pick, self[:5])
-        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh, self.has_json)
+        times_ms = None if self.times_ms is None else pick(self.times_ms)
+        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh, self.has_json, times_ms)
 
     def messages(self) -> list[NewMessage]:
         """The same one by one."""
@@ -105,7 +107,11 @@ def build(pushed: Pushed, timestamp_ms: int) -> PushedBatch:
 
 def as_batch(given: bytearray | TimedPush) -> bytearray:
     """For whoever keeps batches."""
-    return build(*given) if isinstance(given, TimedPush) else given
+    if not isinstance(given, TimedPush):
+        return given
+    if given.pushed.times_ms is not None:
+        return batch_builder.build_timed(given.pushed.messages(), given.pushed.times_ms)
+    return build(*given)
 
 
 def _headers(pushed: Pushed) -> list[bytes]:

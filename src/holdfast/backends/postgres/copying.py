@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from struct import Struct
 from typing import Final
 
-from holdfast.backends.postgres.rows import COLUMNS
+from holdfast.backends.postgres.rows import COLUMNS, timestamp
 from holdfast.model.limits import KIB
 from holdfast.wire.push_batch import Pushed
 
@@ -50,12 +50,10 @@ def message_rows(topic_id: int, partition: int, base: int, created_at: int, push
     """The rows of pushed messages in `holdfast.messages`, with the columns of `rows.COLUMNS`."""
     count = len(pushed.ids)
     place = _pack_place(len(COLUMNS), 4, topic_id, 4, partition, 8)
-    time = _pack_time(8, created_at, -1)
-    keys = {name: time + _sized(name) for name in set(pushed.names)}
     parts = [b""] * (8 * count)
     parts[0::8] = [place] * count
     parts[1::8] = map(_pack_offset, range(base, base + count))
-    parts[2::8] = map(keys.__getitem__, pushed.names)
+    parts[2::8] = _times_and_keys(created_at, pushed)
     parts[3::8] = map(_pack_length, map(len, pushed.values))
     parts[4::8] = pushed.values
     # No headers, the transaction and the trace.
@@ -74,6 +72,16 @@ def key_rows(topic_id: int, partition: int, keys: Sequence[str], offsets: Sequen
     parts[1::4] = _raw_uuids(keys)
     parts[3::4] = map(_pack_offset, offsets)
     return b"".join(parts)
+
+
+def _times_and_keys(created_at: int, pushed: Pushed) -> Iterable[bytes]:
+    """Nearly always few different names, and one time or few different ones."""
+    if pushed.times_ms is None:
+        keys = {name: _pack_time(8, created_at, -1) + _sized(name) for name in set(pushed.names)}
+        return map(keys.__getitem__, pushed.names)
+    keys = {name: _sized(name) for name in set(pushed.names)}
+    times = {time_ms: _pack_time(8, timestamp(time_ms), -1) for time_ms in set(pushed.times_ms)}
+    return map(bytes.__add__, map(times.__getitem__, pushed.times_ms), map(keys.__getitem__, pushed.names))
 
 
 def _raw_uuids(texts: Sequence[str]) -> list[bytes]:

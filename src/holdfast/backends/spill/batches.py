@@ -25,7 +25,6 @@ Choose = Callable[[Event], PartitionId]
 Place = tuple[str, int | None]
 
 place_of: Final[Callable[[Event], Place]] = attrgetter("queue", "number")
-_time = attrgetter("time")
 
 
 def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> list[Batch]:
@@ -47,27 +46,28 @@ def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> li
             add[queue, number] = by_partition.setdefault(PartitionId(TopicName(queue), number), []).append
     for event, place in zip(events, places, strict=True):
         add[place](event)
-    return [(partition, batch) for partition, run in by_partition.items() for batch in _batches(run, messages_max)]
+    return [(partition, batch) for partition, run in by_partition.items() for batch in run_of(run, messages_max)]
 
 
-def _batches(events: list[Event], messages_max: int) -> Iterator[bytearray | TimedPush]:
-    for time_ms, run in groupby(events, _time):
-        alike = list(run)
-        for first in range(0, len(alike), messages_max):
-            some = alike[first : first + messages_max]
-            pushed = pushed_of(some)
-            if pushed is not None:
-                yield TimedPush(pushed, time_ms)
-            else:
-                yield from _unlike(some, time_ms)
-
-
-def _unlike(events: list[Event], time_ms: int) -> Iterator[bytearray]:
-    for is_plain, run in groupby(events, _is_plain):
-        if is_plain:
-            yield batch_builder.build_values([event.value for event in run], time_ms)
+def run_of(events: Sequence[Event], messages_max: int) -> Iterator[bytearray | TimedPush]:
+    """Events of one partition, in their order. Pushes need not be of one time."""
+    for first in range(0, len(events), messages_max):
+        some = events[first : first + messages_max]
+        pushed = pushed_of(some)
+        if pushed is not None:
+            yield TimedPush(pushed, some[0].time)
         else:
-            yield batch_builder.build_batch([event.message() for event in run], time_ms)
+            yield from _unlike(some)
+
+
+def _unlike(events: Sequence[Event]) -> Iterator[bytearray]:
+    for is_plain, run in groupby(events, _is_plain):
+        alike = list(run)
+        times_ms = [event.time for event in alike]
+        if is_plain and len(set(times_ms)) == 1:
+            yield batch_builder.build_values([event.value for event in alike], times_ms[0])
+        else:
+            yield batch_builder.build_timed([event.message() for event in alike], times_ms)
 
 
 def _is_plain(event: Event) -> bool:
@@ -86,7 +86,10 @@ def pushed_of(events: Sequence[Event]) -> Pushed | None:
     # No column of text takes that character: such headers are for those who take bytes.
     if not are_uuids(ids) or "\0" in "".join(transaction_ids) or "\0" in "".join(filter(None, trace_ids)):
         return None
-    return Pushed([event.partition for event in events], _values(events), ids, transaction_ids, trace_ids)
+    times_ms = [event.time for event in events]
+    names = [event.partition for event in events]
+    own_times_ms = times_ms if len(set(times_ms)) > 1 else None
+    return Pushed(names, _values(events), ids, transaction_ids, trace_ids, times_ms=own_times_ms)
 
 
 def _values(events: Sequence[Event]) -> list[bytes]:

@@ -7,6 +7,7 @@
     failover_<UUIDv7>.buf.tmp      being written
     failover_<UUIDv7>.buf          complete: will be stored and then deleted, the lowest name first
     qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
+    recovering/, recovered/        files of a recovery in bulk (`holdfast.recovery.backlog`), which no broker looks at
     failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
 
 A `.buf` holds one line for each message (`events`). Names rise, also where the clock of the machine goes back. Anything
@@ -58,6 +59,8 @@ from holdfast.storage.durable import sync_data, sync_directory
 
 log = structlog.get_logger("holdfast.spill")
 
+# Where files are that are recovered in bulk (`holdfast.recovery.backlog`): no broker looks there.
+RECOVERING: Final = "recovering"
 FAILOVER: Final = "failover"
 QOS0: Final = "qos0"
 _NAME: Final = re.compile(r"(failover|qos0)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.buf(\.tmp)?\Z")
@@ -180,7 +183,7 @@ class SpillDirectory:
             end = os.fstat(fd).st_size
             # A full disk or a crash may have left half a line, which is not to be continued.
             is_torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
-            view = memoryview(b"\n" * is_torn + b"".join(msgspec.json.encode(_failed(each)) + b"\n" for each in new))
+            view = memoryview(b"\n" * is_torn + b"".join(msgspec.json.encode(noted_of(each)) + b"\n" for each in new))
             while view:
                 view = view[os.write(fd, view) :]
             sync_data(fd)
@@ -198,7 +201,8 @@ class SpillDirectory:
         sync_directory(self.path)
 
 
-def _failed(bad: BadLine) -> Failed:
+def noted_of(bad: BadLine) -> Failed:
+    """How a line is kept in `failed`."""
     try:
         return Failed(bad.place + 1, bad.reason, event=bad.line.decode())
     except UnicodeDecodeError:

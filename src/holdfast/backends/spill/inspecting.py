@@ -30,13 +30,17 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is. `broker` is the process that has the directory."""
+    """What there is. `broker` is the process that has the directory.
+
+    `recovering` are files that a recovery in bulk has taken over and not finished: no broker stores those.
+    """
 
     directory: str
     broker: int | None
     files: list[FileReport]
     failed: int
     queues: dict[str, int]
+    recovering: int = 0
 
     @property
     def lines(self) -> int:
@@ -77,7 +81,14 @@ def examine(path: Path) -> Report:
         with contextlib.suppress(FileNotFoundError):  # the broker has stored and deleted it
             reports.append(_examined(file, queues))
     failed = files.count_failed(path)
-    return Report(directory=str(path), broker=owner(path), files=reports, failed=failed, queues=dict(queues))
+    return Report(
+        directory=str(path),
+        broker=owner(path),
+        files=reports,
+        failed=failed,
+        queues=dict(queues),
+        recovering=len(list((path / files.RECOVERING).glob("*.buf"))),
+    )
 
 
 def _listed(path: Path) -> Iterable[SpillFile]:

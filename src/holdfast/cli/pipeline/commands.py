@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, Json, examples
 from holdfast.cli.pipeline import insight as insight_command
+from holdfast.cli.pipeline import recover as recover_command
 from holdfast.cli.pipeline.arguments import ManyValues
 from holdfast.cli.pipeline.options import Conf, Config, Master, Server, conf_pairs
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
 
 app.command("insight", epilog=insight_command.EXAMPLES)(insight_command.insight)
+app.command("recover", epilog=recover_command.EPILOG)(recover_command.recover)
 
 EXIT_FLAWED: Final = 1
 _AUDIT_SETTINGS: Final = {

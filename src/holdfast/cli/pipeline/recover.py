@@ -1,0 +1,135 @@
+"""`holdfast pipeline recover`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli import output
+from holdfast.cli.options import Json, examples
+from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
+from holdfast.cli.quantities import plural
+from holdfast.model.errors import DataDirectoryError
+
+if TYPE_CHECKING:
+    from holdfast.pipelines.recover_run import Recovered
+
+EXIT_SET_ASIDE: Final = 1
+_SETTINGS: Final = {
+    "directories": list,
+    "store": str,
+    "server": str,
+    "failed": bool,
+    "order_by": str,
+    "partitions": int,
+}
+
+EPILOG: Final = examples(
+    "holdfast pipeline recover /mnt/spills/* --store postgresql://app@db.example.org/shop",
+    "holdfast pipeline recover n1/spill n2/spill --server 127.0.0.1:8090,127.0.0.1:8092 --json",
+    "holdfast pipeline recover --config recover.toml --master spark://host:7077",
+)
+
+
+def recover(
+    directories: Annotated[
+        list[Path] | None, typer.Argument(help="Spill directories of brokers that do not run.", show_default=False)
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The PostgreSQL to store in: postgresql://USER@HOST/DATABASE; or HOLDFAST_STORE in the environment.",
+            show_default=False,
+        ),
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,…", help="Or brokers, of any store, to store through.", show_default=False),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Also what is in failed/ and can be read, before everything else.")
+    ] = False,
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Order within a partition: time, the messages' own, or kept, when brokers took them.",
+            show_default=False,
+        ),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="NUMBER", help="Of topics that are missing and made. [default: 1]", show_default=False
+        ),
+    ] = None,
+    master: Master = None,
+    conf: Conf = None,
+    config: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Store what many brokers have spilled, in bulk: each message once, in order, by all cores there are.
+
+    Safe to kill and to start again. Files go to recovered/ when everything is stored.
+
+    Exit code 1: some lines cannot be read; they are in failed/, each with the reason.
+    """
+    from holdfast.node import logs
+    from holdfast.pipelines import frame
+    from holdfast.pipelines import recover as run
+    from holdfast.pipelines.errors import BadPipelineSetting
+    from holdfast.pipelines.recover_settings import ORDER_DEFAULT, check
+
+    flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "store": store, "server": server}
+    flags |= {"directories": [str(each) for each in directories or []], "failed": failed}
+    flags |= {"order_by": order_by, "partitions": partitions}
+    chosen_master, spark_conf, own = frame.settings("recover", config, _SETTINGS, flags)
+    if not own.get("directories"):
+        raise BadPipelineSetting("which directories? Name the spills of brokers, such as n1/spill n2/spill")
+    if "store" not in own and "server" not in own and "HOLDFAST_STORE" in os.environ:
+        own["store"] = os.environ["HOLDFAST_STORE"]
+    check(own.get("store"), own.get("server"), own.get("order_by", ORDER_DEFAULT), own.get("partitions", 1))
+    if missing := [each for each in own["directories"] if not Path(each).is_dir()]:
+        raise DataDirectoryError(f"there is no spill in {missing[0]}: name directories of brokers' spills")
+    # Standard output is for the verdict.
+    logs.configure("error", "text")
+    with frame.running("recover", chosen_master, spark_conf) as (spark, progress):
+        recovered = run(
+            spark,
+            own["directories"],
+            store=own.get("store"),
+            servers=own.get("server"),
+            failed=own.get("failed", False),
+            order_by=own.get("order_by", ORDER_DEFAULT),
+            partitions=own.get("partitions", 1),
+            tell=progress.tell,
+        )
+        seconds = progress.seconds
+    _conclude(recovered, seconds, as_json=as_json)
+    if recovered.counts["set_aside"]:
+        raise typer.Exit(EXIT_SET_ASIDE)
+
+
+def _conclude(recovered: Recovered, seconds: float, *, as_json: bool) -> None:
+    counts = recovered.counts
+    if as_json:
+        output.print_json({**recovered.as_json(), "seconds": round(seconds, 3)})
+        return
+    columns = ("events", "stored", "duplicates", "already_stored")
+    table = output.table("queue", *columns, numbers=columns)
+    for queue, counted in sorted(recovered.queues.items()):
+        table.add_row(queue, *(f"{counted[name]:,}" for name in columns))
+    if recovered.queues:
+        output.console().print(table)
+    rate = counts["events"] / max(seconds, 0.001)
+    print(
+        f"{plural(counts['files'], 'file')}, {plural(counts['events'], 'event')} in {seconds:.1f} s ({rate:,.0f}/s): "
+        f"{counts['stored']:,} stored, {counts['duplicates']:,} duplicates, {counts['already_stored']:,} were stored "
+        f"already, {counts['set_aside']:,} set aside"
+    )
+    if counts["set_aside"]:
+        output.note("holdfast: see why with `holdfast spill export --failed DIRECTORY`")

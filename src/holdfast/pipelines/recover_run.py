@@ -1,0 +1,202 @@
+"""A recovery, from directories to verdict: files are read, sorted and stored by Spark, one set of files at a time.
+
+The driver takes the files over (`recovery.backlog`), has Spark run the two halves that know no Spark
+(`recovery.lines`, `recovery.steps`) with the rules between them, and gives the files back. What runs on executors gets
+everything it needs as plain values.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import MIB
+from holdfast.pipelines import recover_rules as rules
+from holdfast.recovery import lines, steps
+from holdfast.recovery.backlog import Backlog, Directories, Ledger
+from holdfast.recovery.lines import Places, Source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.pipelines.recover_targets import Target
+
+COUNTS: Final = ("files", *steps.COUNTS, "set_aside")
+# Of files, what one task reads; and what one task sorts and stores, if no partition has more.
+_READ_BYTES: Final = 32 * MIB
+_PIECE_BYTES: Final = 64 * MIB
+# For each core, so that a large partition is not the last one that somebody begins with.
+_PIECES_PER_CORE: Final = 4
+_PIECES_MAX: Final = 10_000
+_TELL_S: Final = 1.0
+
+
+@dataclass
+class Recovered:
+    """What became of all lines: `events` is the sum of those that were stored and those that were not."""
+
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    queues: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, files: int, queues: dict[str, dict[str, int]], skipped: int, set_aside: int) -> None:
+        self.counts["files"] += files
+        self.counts["set_aside"] += set_aside
+        self.counts["already_stored"] += skipped
+        self.counts["events"] += skipped + set_aside
+        for queue, counted in queues.items():
+            of_queue = self.queues.setdefault(queue, dict.fromkeys(steps.COUNTS, 0))
+            for name, count in counted.items():
+                of_queue[name] += count
+                self.counts[name] += count
+
+    def as_json(self) -> dict[str, Any]:
+        return {**self.counts, "queues": dict(sorted(self.queues.items()))}
+
+
+def recover_directories(
+    spark: SparkSession,
+    target: Target,
+    directories: Sequence[str],
+    *,
+    failed: bool,
+    order_by: str,
+    partitions: int,
+    tell: Callable[[str], None],
+) -> Recovered:
+    """Until nothing waits in any of them."""
+    found = Recovered()
+    tell("taking files over")
+    ledger = target.ledger()
+    try:
+        with Directories(directories) as opened:
+            if failed:
+                opened.requeue_failed()
+            while (backlog := opened.next_backlog(ledger, order_by, partitions)) is not None:
+                sources = [
+                    Source(number, file, path)
+                    for number, (file, path) in enumerate(zip(backlog.files, opened.paths(backlog), strict=True))
+                ]
+                queues = _stored(spark, target, ledger, backlog, sources, tell)
+                tell("giving files back")
+                skipped = sum(map(lines.skipped_lines, sources))
+                set_aside = opened.set_aside(backlog)
+                opened.finish(backlog, ledger)
+                found.add(len(sources), queues, skipped, set_aside)
+    finally:
+        ledger.close()
+    return found
+
+
+def _stored(
+    spark: SparkSession,
+    target: Target,
+    ledger: Ledger,
+    backlog: Backlog,
+    sources: Sequence[Source],
+    tell: Callable[[str], None],
+) -> dict[str, dict[str, int]]:
+    size = sum(source.file.size_bytes for source in sources)
+    cores = spark.sparkContext.defaultParallelism
+    pieces = min(_PIECES_MAX, max(_PIECES_PER_CORE * cores, math.ceil(size / _PIECE_BYTES)))
+    read = target.with_stored(ledger, backlog, read_lines(spark, backlog, sources))
+    rows = rules.ordered(read, backlog.order_by, pieces)
+    done = spark.sparkContext.accumulator(0)
+    store = _with_codes(_Storing(target, backlog, done.add))
+    with _Rate(lambda: done.value, tell):
+        return steps.summed(rows.mapInArrow(store, steps.RESULT_DDL).collect())
+
+
+def read_lines(spark: SparkSession, backlog: Backlog, sources: Sequence[Source]) -> DataFrame:
+    """All lines of a backlog that can be read, with the columns of `recover_rules.LINES_DDL`."""
+    groups = _grouped(sources)
+    numbers = spark.range(0, len(groups), 1, len(groups))
+    return numbers.mapInArrow(_with_codes(_Reading(groups, Places(backlog))), rules.LINES_DDL)
+
+
+def _grouped(sources: Sequence[Source]) -> list[list[Source]]:
+    groups: list[list[Source]] = [[]]
+    size = 0
+    for source in sources:
+        if groups[-1] and size + source.file.size_bytes > _READ_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(source)
+        size += source.file.size_bytes
+    return groups
+
+
+# --- on executors -------------------------------------------------------------------------------------------
+
+Task = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
+
+
+@dataclass
+class _Reading:
+    groups: list[list[Source]]
+    places: Places
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from lines.rows_of(self.groups[number], self.places)
+
+
+@dataclass
+class _Storing:
+    target: Target
+    backlog: Backlog
+    tell: Callable[[int], None]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = self.target.store(self.backlog)
+        try:
+            yield from steps.stored(batches, store, self.backlog.recovery, self.tell)
+        finally:
+            store.close()
+
+
+def _with_codes(task: Task) -> Task:
+    """Spark passes on texts only, so an error's code goes into its text."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from task(batches)
+        except HoldfastError as error:
+            raise RuntimeError(f"[{error.code}] {error.message}") from error
+
+    return run
+
+
+# --- meanwhile ----------------------------------------------------------------------------------------------
+
+
+class _Rate:
+    """Tells how many are stored, and how many in a second. Tasks say so when they end."""
+
+    def __init__(self, count: Callable[[], int], tell: Callable[[str], None]) -> None:
+        self._count = count
+        self._tell = tell
+        self._began_s = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rate", daemon=True)
+
+    def __enter__(self) -> None:
+        self._tell("reading and sorting")
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_TELL_S):
+            count = self._count()
+            if count:
+                seconds = time.monotonic() - self._began_s
+                self._tell(f"stored {count:,} events, {count / seconds:,.0f}/s")

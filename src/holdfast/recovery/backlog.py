@@ -1,0 +1,313 @@
+"""The files of a recovery: taken over from the brokers' directories, and given back when everything is stored.
+
+In each directory of a spill (`backends/spill/files.py`)::
+
+    recovering/                    files that no broker sees any more: they are being recovered
+    recovering/recovery.json       `Backlog`: which recovery, which directories and files it has; alike in all of them
+    recovered/                     files that are stored; nobody needs them
+    failed/<file>                  lines that cannot be read, in the spill's own format
+
+Everything is done while all directories are locked, as a broker locks its own. Files are renamed and never deleted.
+
+**Crash cases.** The steps are: files go to `recovering`; `recovery.json` is written into each directory; the store is
+told that the recovery has begun; messages are stored; the store is told that it is done; files go to `recovered` and
+`recovery.json` is removed, directory by directory.
+
+- *Before the store was told of the beginning*: nothing is stored. Whatever is in `recovering` is taken together with
+  what came later, as another recovery.
+- *Between beginning and end*: the next run finds the same set and goes on. It needs all directories of the set, and
+  every file as it was. What brokers spilled meanwhile is a recovery of its own, behind this one.
+- *After the end*: the store says so, and the rest is moved.
+
+A broker that is started in between does not see the files and spills new ones. It stores those as ever, so they
+overtake what is in `recovering`: brokers are better started when a recovery is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Protocol
+from uuid import UUID, uuid4
+
+import msgspec
+
+from holdfast.backends.spill import inspecting
+from holdfast.backends.spill.files import RECOVERING, SpillDirectory, failed_lines
+from holdfast.backends.spill.log_target import Progress
+from holdfast.model.errors import DataDirectoryError
+from holdfast.model.limits import DEDUPE_AGE_MS_MAX
+from holdfast.recovery import spill_files
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.storage.durable import replace_file, sync_directory
+
+RECOVERED: Final = "recovered"
+_NOTE: Final = "recovery.json"
+# How far a cluster's spill has stored a file stands beside it, and moves along.
+_PROGRESS: Final = ".progress"
+# A message is kept a moment before its file gets a name.
+_OLDER_THAN_NAME_MS: Final = 1_000
+_IF_USED: Final = "stop the broker first: while it runs it stores what waits by itself"
+_IF_UNUSABLE: Final = "recovering moves files there: run this as the broker's user, or give it a copy"
+
+
+class BacklogFile(msgspec.Struct, frozen=True):
+    """A file of the set: in which directory it is, and from which line on it is to be stored.
+
+    `time_ms` is when its name was made: lines of Queen MQ have no time of their own.
+    """
+
+    place: int
+    name: str
+    size_bytes: int
+    first_line: int
+    time_ms: int
+
+    @property
+    def id(self) -> UUID | None:
+        """By which a store knows how far a broker has stored it."""
+        return spill_files.id_of(self.name)
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """One recovery: everything that decides what its streams are. `topics` has the partitions of those there were."""
+
+    recovery: UUID
+    store: str
+    order_by: str
+    directories: list[str]
+    files: list[BacklogFile]
+    topics: dict[str, int]
+    new_topic_partitions: int
+    place: int = 0
+
+    @property
+    def known_since_ms(self) -> int:
+        """From when on messages of the store are compared by id: as long before, as if the store had been there."""
+        return min(file.time_ms for file in self.files) - _OLDER_THAN_NAME_MS - DEDUPE_AGE_MS_MAX
+
+
+class Ledger(Protocol):
+    """What a store says of recoveries, and is told. All raise `Unavailable`."""
+
+    @property
+    def store_id(self) -> str: ...
+
+    def topics(self) -> dict[str, int]:
+        """The partitions of each topic."""
+        ...
+
+    def make_topics(self, partitions: Mapping[str, int]) -> None:
+        """Make those that are missing."""
+        ...
+
+    def stored_lines(self, files: Mapping[UUID, Path]) -> dict[UUID, int]:
+        """How many lines of each file its broker has stored."""
+        ...
+
+    def has_begun(self, recovery: UUID) -> bool: ...
+
+    def is_done(self, recovery: UUID) -> bool: ...
+
+    def begin(self, recovery: UUID) -> None: ...
+
+    def end(self, recovery: UUID, files: Sequence[UUID]) -> None:
+        """All of it is stored; brokers that find a copy of these files leave it out."""
+        ...
+
+    def forget(self, recovery: UUID) -> None:
+        """Nobody will ask for it again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Directories:
+    """Spill directories, locked for as long as this is open. Use it as a context. Raises `DataDirectoryError`."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = sorted({Path(path).resolve() for path in paths})
+        self._opened: list[SpillDirectory] = []
+        self._locks = ExitStack()
+
+    def __enter__(self) -> Directories:
+        try:
+            for path in self._paths:
+                if not path.is_dir():
+                    raise DataDirectoryError(f"there is no spill in {path}")
+                opened = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
+                self._locks.callback(opened.close)
+                self._opened.append(opened)
+        except BaseException:
+            self._locks.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._locks.close()
+
+    def requeue_failed(self) -> int:
+        """Put what is in `failed` and can be read in front of everything else; how many lines that are.
+
+        Not where a recovery was begun: it may find some of these lines again, and set them aside again.
+        """
+        return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
+
+    # --- one recovery after the other ------------------------------------------------------------------
+
+    def next_backlog(self, ledger: Ledger, order_by: str, new_topic_partitions: int) -> Backlog | None:
+        """The one that was begun, or a new one of all that waits; none where nothing does.
+
+        Raises `RecoveryIncomplete`, `RecoveryChanged`, and what the ledger does.
+        """
+        for path, begun in self._notes():
+            if begun.store != ledger.store_id:
+                raise RecoveryChanged(
+                    f"{path} has a recovery into another store that was not finished; give that store, or move what "
+                    f"is in {RECOVERING} back"
+                )
+            if ledger.is_done(begun.recovery):
+                self._give_back(begun, ledger)
+            elif ledger.has_begun(begun.recovery):
+                return self._checked(begun)
+            else:
+                # Nothing of it is stored: what it has taken is part of another one.
+                (path / RECOVERING / _NOTE).unlink()
+                sync_directory(path / RECOVERING)
+        self._take_over()
+        files = self._waiting(ledger)
+        if not files:
+            return None
+        made = Backlog(
+            recovery=uuid4(),
+            store=ledger.store_id,
+            order_by=order_by,
+            directories=[str(path) for path in self._paths],
+            files=files,
+            topics=ledger.topics(),
+            new_topic_partitions=new_topic_partitions,
+        )
+        for place, path in enumerate(self._paths):
+            note = msgspec.structs.replace(made, place=place)
+            replace_file(path / RECOVERING / _NOTE, msgspec.json.encode(note) + b"\n")
+            sync_directory(path / RECOVERING)
+        ledger.begin(made.recovery)
+        return made
+
+    def finish(self, backlog: Backlog, ledger: Ledger) -> None:
+        """Everything is stored: say so, and move the files out of the way."""
+        ledger.end(backlog.recovery, [file.id for file in backlog.files if file.id is not None])
+        self._give_back(backlog, ledger)
+
+    def paths(self, backlog: Backlog) -> list[str]:
+        """Where each file of a recovery is now, in the order of its files."""
+        homes = self._homes(backlog)
+        return [str(homes[file.place] / RECOVERING / file.name) for file in backlog.files]
+
+    def set_aside(self, backlog: Backlog) -> int:
+        """How many lines of a recovery's files are in `failed`."""
+        homes = self._homes(backlog)
+        noted = (homes[file.place] / "failed" / file.name for file in backlog.files)
+        return sum(len(failed_lines(path)) for path in noted if path.exists())
+
+    # --- in the directories ----------------------------------------------------------------------------
+
+    def _notes(self) -> Iterator[tuple[Path, Backlog]]:
+        """Recoveries that were not finished, each once, by where the first note of it is."""
+        seen: set[UUID] = set()
+        for path in self._paths:
+            note = _noted(path)
+            if note is not None and note.recovery not in seen:
+                seen.add(note.recovery)
+                yield path, note
+
+    def _homes(self, backlog: Backlog) -> dict[int, Path]:
+        """By place, the directories that have a note of this recovery: they may have been moved since."""
+        found = ((path, _noted(path)) for path in self._paths)
+        return {note.place: path for path, note in found if note is not None and note.recovery == backlog.recovery}
+
+    def _checked(self, begun: Backlog) -> Backlog:
+        homes = self._homes(begun)
+        missing = [told for place, told in enumerate(begun.directories) if place not in homes]
+        if missing:
+            raise RecoveryIncomplete(
+                f"a recovery of {len(begun.directories)} directories was begun and not finished; give all of them, "
+                f"also {', '.join(missing)}"
+            )
+        for file in begun.files:
+            path = homes[file.place] / RECOVERING / file.name
+            if not path.is_file() or path.stat().st_size != file.size_bytes:
+                raise RecoveryChanged(
+                    f"{path} is part of a recovery that was begun, and is not what it was then; put it back"
+                )
+        return begun
+
+    def _take_over(self) -> None:
+        for path in self._paths:
+            aside = path / RECOVERING
+            aside.mkdir(exist_ok=True)
+            spill_files.take(spill_files.files_in(path), aside)
+            for progress in list(path.glob(f"*{_PROGRESS}")):
+                progress.replace(aside / progress.name)
+            # Those of Queen MQ wait there for another try, and have the lines that they had.
+            spill_files.take(
+                (each for each in spill_files.files_in(path / "failed") if spill_files.is_of_queen(each)), aside
+            )
+            for directory in (aside, path / "failed", path):
+                sync_directory(directory)
+
+    def _waiting(self, ledger: Ledger) -> list[BacklogFile]:
+        found = [
+            (place, each) for place, path in enumerate(self._paths) for each in spill_files.files_in(path / RECOVERING)
+        ]
+        files = [
+            BacklogFile(place, each.name, each.stat().st_size, 0, spill_files.time_ms(each))
+            for place, each in sorted(
+                spill_files.without_copies(found),
+                key=lambda pair: (pair[0], spill_files.time_ms(pair[1]), pair[1].name),
+            )
+        ]
+        paths = {file.id: self._paths[file.place] / RECOVERING / file.name for file in files if file.id is not None}
+        stored = ledger.stored_lines(paths)
+        return [
+            msgspec.structs.replace(file, first_line=stored.get(file.id, 0)) if file.id is not None else file
+            for file in files
+        ]
+
+    def _give_back(self, backlog: Backlog, ledger: Ledger) -> None:
+        homes = self._homes(backlog)
+        for path in homes.values():
+            aside, stored = path / RECOVERING, path / RECOVERED
+            stored.mkdir(exist_ok=True)
+            for each in spill_files.files_in(aside):
+                spill_files.put(each, stored)
+            for progress in aside.glob(f"*{_PROGRESS}"):
+                progress.unlink()
+            sync_directory(stored)
+            sync_directory(path)
+            # Last: while it is there, somebody comes back and moves the rest.
+            (aside / _NOTE).unlink()
+            sync_directory(aside)
+        absent = [told for place, told in enumerate(backlog.directories) if place not in homes]
+        if all(Path(told) in self._paths for told in absent):
+            # No directory has a note any more. Whoever still had one would take the recovery for one never begun.
+            ledger.forget(backlog.recovery)
+
+
+def noted_lines(path: Path) -> int:
+    """How many lines of a file a cluster's spill has noted as stored."""
+    try:
+        return msgspec.json.decode(path.with_suffix(_PROGRESS).read_bytes(), type=Progress).done
+    except FileNotFoundError:
+        return 0
+
+
+def _noted(path: Path) -> Backlog | None:
+    note = path / RECOVERING / _NOTE
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Backlog)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise RecoveryChanged(f"{note} cannot be read: {error}") from error

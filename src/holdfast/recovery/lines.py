@@ -1,0 +1,278 @@
+"""Spill files as rows for Spark, made in bulk; what cannot be read is set aside.
+
+A row is where a message belongs and by what it is sorted and recognised, and its line as it stands in the file. A
+message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
+tells of, so that every run chooses the same.
+
+Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
+
+    {"queue", "partition", "payload", "transaction_id", "trace_id", "namespace", "task"}
+
+They have no time either: it is that of their file's name, and within a file they stay in the order of its lines. None
+of Holdfast's own lines can be taken for one, however damaged: it has more fields than the damage of one could hide.
+
+**Set aside** is `failed/<file>` in the spill's format: {"line", "reason", "event" or "event_base64"}. It is written as
+a whole, beside its name, and renamed: a task that runs twice writes the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.backends.spill import batches, events, fields, files, sums
+from holdfast.backends.spill.events import BadLine, Event
+from holdfast.model import names
+from holdfast.model.errors import CallerError
+from holdfast.model.ids import TimestampMs
+from holdfast.model.limits import MIB
+from holdfast.model.push_ids import push_id
+from holdfast.model.topics import Topic, TopicConfig
+from holdfast.recovery.backlog import Backlog, BacklogFile
+from holdfast.storage.durable import sync_directory, write_file
+
+SCHEMA: Final = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("number", pa.int32()),
+        ("time", pa.int64()),
+        ("kept", pa.int64()),
+        ("source", pa.int32()),
+        ("line", pa.int32()),
+        ("key", pa.string()),
+        ("event", pa.binary()),
+    ]
+)
+# Worked on at once: what is made of it stays in the processor's cache, and a batch of Arrow has few thousand rows.
+_TURN_BYTES: Final = 2 * MIB
+_TIME_MAX: Final = 1 << 53
+
+
+class QueenLine(msgspec.Struct, forbid_unknown_fields=True):
+    queue: str
+    payload: msgspec.Raw
+    partition: str = "Default"
+    transaction_id: str | None = None
+    trace_id: str | None = None
+    namespace: str | None = None
+    task: str | None = None
+
+
+_decode_queen: Final = msgspec.json.Decoder(QueenLine).decode
+
+
+class Places:
+    """Where messages belong, by the topics of a backlog."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._partitions = backlog.topics
+        self._new_topic_partitions = backlog.new_topic_partitions
+        self._topics: dict[str, Topic] = {}
+
+    def topic(self, queue: str) -> Topic:
+        """Raises `CallerError` where no topic can have that name."""
+        topic = self._topics.get(queue)
+        if topic is None:
+            config = TopicConfig(partitions=self._partitions.get(queue, self._new_topic_partitions))
+            topic = Topic(name=names.topic_name(queue), config=config, created_ms=TimestampMs(0))
+            self._topics[queue] = topic
+        return topic
+
+    def number(self, event: Event) -> int:
+        topic = self.topic(event.queue)
+        if event.number is not None and 0 <= event.number < topic.config.partitions:
+            return event.number
+        return batches.chosen_partition(event, topic).number
+
+    def are_as_noted(self, read: Sequence[Event]) -> bool:
+        """Whether all of them belong to the partition that their line says."""
+        try:
+            return all(
+                number is not None and 0 <= number < self.topic(queue).config.partitions
+                for queue, number in set(map(batches.place_of, read))
+            )
+        except CallerError:
+            return False
+
+
+class Source(NamedTuple):
+    """A file that a task reads; `number` is its place in the order of all files."""
+
+    number: int
+    file: BacklogFile
+    path: str
+
+
+def rows_of(sources: Sequence[Source], places: Places) -> Iterator[pa.RecordBatch]:
+    """All lines of some files. Raises `OSError`."""
+    for source in sources:
+        yield from _rows_of_file(source, places)
+
+
+def _rows_of_file(source: Source, places: Places) -> Iterator[pa.RecordBatch]:
+    path = Path(source.path)
+    bad: list[BadLine] = []
+    position = files.position_of_line(path, source.file.first_line)
+    line = _count_lines(path, position)
+    while data := files.read_piece(path, position):
+        position += len(data)
+        for some in events.some_lines(data, _TURN_BYTES):
+            read, faults = events.events_of(some)
+            present = [event for event in read if event is not None]
+            if faults or not _are_plain(present) or not places.are_as_noted(present):
+                yield from _checked_rows(source, line, some, read, faults, places, bad)
+            else:
+                lines = np.arange(line, line + len(read), dtype=np.int32)
+                yield _batch(source, lines, present, [event.number for event in present], _cut(some))
+            line += len(read)
+    rest = files.rest(path, position)
+    if rest:
+        bad.append(BadLine(line, rest, "the file ends within it"))
+    if bad:
+        set_aside(path.parents[1] / "failed" / source.file.name, bad)
+
+
+def skipped_lines(source: Source) -> int:
+    """How many lines of a file were stored before it was taken over."""
+    if not source.file.first_line:
+        return 0
+    path = Path(source.path)
+    return min(source.file.first_line, _count_lines(path, source.file.size_bytes))
+
+
+def _count_lines(path: Path, end: int) -> int:
+    """How many lines are in front of a place."""
+    with path.open("rb") as file:
+        count = 0
+        while end > 0 and (piece := file.read(min(end, _TURN_BYTES))):
+            count += piece.count(b"\n")
+            end -= len(piece)
+    return count
+
+
+def _are_plain(present: Sequence[Event]) -> bool:
+    """Whether nothing has to be looked at one by one: nothing that is decoded later could fail."""
+    return all(
+        event.headers is None
+        and -_TIME_MAX < event.time < _TIME_MAX
+        and -_TIME_MAX < event.at < _TIME_MAX
+        and (event.id is None or "\0" not in event.id)
+        for event in present
+    )
+
+
+def _cut(data: bytes) -> pa.Array:
+    """Lines with their line breaks, where they are: nothing is copied."""
+    buffer = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(buffer == ord("\n")).astype(np.int32) + 1
+    offsets = np.concatenate((np.zeros(1, np.int32), ends.astype(np.int32)))
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
+
+
+def _checked_rows(
+    source: Source,
+    first_line: int,
+    data: bytes,
+    read: Sequence[Event | None],
+    faults: Sequence[BadLine],
+    places: Places,
+    bad: list[BadLine],
+) -> Iterator[pa.RecordBatch]:
+    """The same line by line."""
+    reasons = {fault.place: fault.reason for fault in faults}
+    good: list[tuple[int, Event, int, bytes]] = []
+    for place, (event, line) in enumerate(zip(read, data.split(b"\n"), strict=False)):
+        reason = reasons.get(place)
+        if event is None:
+            made = _of_queen(line, source.file.time_ms) if sums.fault(line) is not None else None
+            if made is not None:
+                event, line = made
+        if event is not None:
+            try:
+                good.append((first_line + place, event, _checked_number(event, places), line + b"\n"))
+                continue
+            except (CallerError, ValueError) as error:
+                reason = f"no message can be made of it: {error}"
+        assert reason is not None, "what could not be read has a reason"
+        bad.append(BadLine(first_line + place, line, reason))
+    if good:
+        lines, present, numbers, texts = zip(*good, strict=True)
+        yield _batch(source, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
+
+
+def _checked_number(event: Event, places: Places) -> int:
+    """The partition of a message of which everything else is as it has to be. Raises `CallerError`, `ValueError`."""
+    if not (-_TIME_MAX < event.time < _TIME_MAX and -_TIME_MAX < event.at < _TIME_MAX):
+        raise ValueError("its time is out of range")
+    if event.id is not None and "\0" in event.id:
+        raise ValueError("its id has a character that no store takes")
+    event.message()
+    return places.number(event)
+
+
+def _of_queen(line: bytes, time_ms: int) -> tuple[Event, bytes] | None:
+    """A line of Queen MQ as one of ours."""
+    try:
+        read = _decode_queen(line)
+        line.decode()
+    except (ValueError, RecursionError):
+        return None
+    partition, transaction_id = read.partition or "Default", read.transaction_id or ""
+    more = {"namespace": read.namespace or "", "task": read.task or ""}
+    event = Event(
+        queue=read.queue,
+        partition=partition,
+        transaction_id=transaction_id,
+        trace_id=read.trace_id or "",
+        namespace=more["namespace"],
+        task=more["task"],
+        number=None,
+        time=time_ms,
+        at=time_ms,
+        id=push_id(partition, transaction_id) if transaction_id else None,
+        push=not any(more.values()),
+    )
+    if not event.push:
+        headers = {"transaction-id": transaction_id, "trace-id": read.trace_id or "", **more}
+        event.key, event.headers = partition, [[name, text] for name, text in headers.items() if text]
+    return event, fields.encode(event)[:-1] + b"," + fields.field(bytes(read.payload)) + b"}"
+
+
+def _batch(
+    source: Source, lines: Any, present: Sequence[Event], numbers: Sequence[int | None], texts: pa.Array
+) -> pa.RecordBatch:
+    count = len(present)
+    keys = [event.id for event in present]
+    if None in keys:
+        # A message without an id is like no other one: no id has that character.
+        keys = [
+            f"\0{source.number} {line}" if key is None else key for key, line in zip(keys, lines.tolist(), strict=True)
+        ]
+    columns = [
+        pa.array([event.queue for event in present], pa.string()),
+        pa.array(numbers, pa.int32()),
+        pa.array([event.time for event in present], pa.int64()),
+        pa.array([event.at for event in present], pa.int64()),
+        pa.array(np.full(count, source.number, np.int32)),
+        pa.array(lines),
+        pa.array(keys, pa.string()),
+        texts,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def set_aside(path: Path, bad: Sequence[BadLine]) -> None:
+    """Keep lines that cannot be stored, durably, beside those of the file that are there already."""
+    noted = files.failed_lines(path) if path.exists() else []
+    known = {each.line for each in noted}
+    noted += [files.noted_of(each) for each in bad if each.place + 1 not in known]
+    temporary = path.with_name(f"{path.name}.{uuid4().hex}.part")
+    write_file(temporary, b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
+    temporary.replace(path)
+    sync_directory(path.parent)

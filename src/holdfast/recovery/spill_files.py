@@ -1,0 +1,90 @@
+"""Files of spills by their names: which there are, and how they are moved without one taking another's place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, count
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.model.limits import MIB
+from holdfast.recovery.errors import RecoveryChanged
+
+# The names of a spill, and those that Queen MQ has given, of which its documents show the first twelve digits only.
+_NAME: Final = re.compile(r"(?:failover|qos0)_([0-9a-f]{8}-[0-9a-f]{4}[0-9a-f-]*)\.buf(\.tmp)?\Z")
+_UUID_CHARACTERS: Final = 36
+_COMPARED_BYTES: Final = 1 * MIB
+
+
+def files_in(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(each for each in directory.iterdir() if _NAME.match(each.name) and each.is_file())
+
+
+def take(paths: Iterable[Path], target: Path) -> None:
+    """Under the name of a complete file: what a crash left of a line is found when lines are read."""
+    for path in list(paths):
+        moved = target / path.name.removesuffix(".tmp")
+        if moved.exists():
+            raise RecoveryChanged(
+                f"{moved} is there already; {path} is another file of that name, or a copy: remove it"
+            )
+        path.rename(moved)
+
+
+def put(path: Path, target: Path) -> None:
+    """Under its name, or another where a copy of it was recovered before."""
+    names = chain((path.name,), (f"{path.name}.{number}" for number in count(2)))
+    path.rename(next(free for name in names if not (free := target / name).exists()))
+
+
+def without_copies(found: Iterable[tuple[int, Path]]) -> Iterator[tuple[int, Path]]:
+    """Each file once: one that was copied while it was written begins as the whole one does.
+
+    Raises `RecoveryChanged`. Names without a whole UUID may be of different brokers.
+    """
+    kept: dict[str, tuple[int, Path]] = {}
+    for place, path in sorted(found, key=lambda pair: -pair[1].stat().st_size):
+        _, other = kept.setdefault(str(path) if id_of(path.name) is None else path.name, (place, path))
+        if other is not path and not _begins_with(other, path):
+            raise RecoveryChanged(
+                f"{path} and {other} have one name and are different files; recover one of them alone"
+            )
+    return iter(kept.values())
+
+
+def _begins_with(whole: Path, part: Path) -> bool:
+    with whole.open("rb") as one, part.open("rb") as other:
+        while piece := other.read(_COMPARED_BYTES):
+            if one.read(len(piece)) != piece:
+                return False
+    return True
+
+
+def id_of(name: str) -> UUID | None:
+    match = _NAME.match(name)
+    assert match is not None, "it was listed"
+    return UUID(match[1]) if len(match[1]) == _UUID_CHARACTERS else None
+
+
+def is_of_queen(path: Path) -> bool:
+    """Lines that Holdfast set aside have a reason, and its own spilled lines are never put there as they are."""
+    with path.open("rb") as file:
+        first = file.readline()
+    try:
+        fields = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return "queue" in fields and "payload" in fields and "reason" not in fields
+
+
+def time_ms(path: Path) -> int:
+    """Names begin with the milliseconds of their making, in twelve digits."""
+    match = _NAME.match(path.name)
+    assert match is not None, "it was listed"
+    return int(match[1][:13].replace("-", ""), 16)

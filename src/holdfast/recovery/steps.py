@@ -1,0 +1,218 @@
+"""Rows that come in order are stored, a step at a time; and what became of them is counted.
+
+A stream is the rows of one (queue, partition). Where its steps end depends on its rows alone: behind `STEP_EVENTS`, or
+as soon as the lines have `STEP_BYTES`. So a task that runs again makes the same steps, and a store that counts steps
+instead of messages may do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.backends.spill.events import Event
+from holdfast.model.limits import MIB
+
+STEP_EVENTS: Final = 10_000
+STEP_BYTES: Final = 4 * MIB
+# What a task says of each of its streams.
+COUNTS: Final = ("events", "stored", "duplicates", "already_stored")
+RESULT: Final = pa.schema(
+    [("queue", pa.string()), ("number", pa.int32()), *((name, pa.int64()) for name in COUNTS)],
+)
+RESULT_DDL: Final = "queue string, number int, " + ", ".join(f"{name} bigint" for name in COUNTS)
+
+Events = list[Event]
+
+_decode_lines: Final = msgspec.json.Decoder(Event).decode_lines
+
+
+class Stream(NamedTuple):
+    """All messages of one partition in one recovery."""
+
+    recovery: UUID
+    queue: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.number}"
+
+
+class Overtaken(Exception):
+    """Somebody else stores the same stream, and is further."""
+
+
+class Store(Protocol):
+    """Where a task stores its streams, one after the other."""
+
+    def reached(self, stream: Stream) -> int:
+        """How many of a stream are done; called before anything of it is stored."""
+        ...
+
+    def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+        """Store these and that `after` are done; returns how many were new. Raises `Overtaken`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Step(NamedTuple):
+    """Rows of one stream: the first is its row number `begin`. `copies` counts what has the same id, from 1."""
+
+    queue: str
+    number: int
+    begin: int
+    copies: Any
+    lines: bytes
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.copies)
+
+
+def stored(
+    batches: Iterator[pa.RecordBatch], store: Store, recovery: UUID, tell: Callable[[int], None]
+) -> Iterator[pa.RecordBatch]:
+    """Store all rows, which come sorted by stream and order; gives a row of `RESULT` for each stream.
+
+    `tell` hears how many more are done.
+    """
+    stream: Stream | None = None
+    counts = dict.fromkeys(COUNTS, 0)
+    done = 0
+    for step in steps_of(batches):
+        if not step.begin:
+            if stream is not None:
+                yield _result(stream, counts)
+            stream = Stream(recovery, step.queue, step.number)
+            counts = dict.fromkeys(COUNTS, 0)
+            done = store.reached(stream)
+        assert stream is not None, "the first step of a stream begins at 0"
+        done = max(done, _store_step(store, stream, step, done, counts))
+        tell(len(step.copies))
+    if stream is not None:
+        yield _result(stream, counts)
+
+
+def _store_step(store: Store, stream: Stream, step: Step, done: int, counts: dict[str, int]) -> int:
+    """How far the stream is then."""
+    counts["events"] += len(step.copies)
+    read: list[Event] | None = None
+    passed = min(max(done - step.begin, 0), len(step.copies))
+    while passed < len(step.copies):
+        if read is None:
+            read = _decode_lines(step.lines)
+        fresh = [event for event, copy in zip(read[passed:], step.copies[passed:].tolist(), strict=True) if copy == 1]
+        try:
+            new = store.store(stream, step.begin + passed, step.end, fresh)
+        except Overtaken:
+            done = store.reached(stream)
+            passed = max(passed, min(done - step.begin, len(step.copies)))
+            continue
+        counts["stored"] += new
+        counts["duplicates"] += len(step.copies) - passed - new
+        done = step.end
+        break
+    is_first = step.copies[:passed] == 1
+    counts["already_stored"] += int(is_first.sum())
+    counts["duplicates"] += int((~is_first).sum())
+    return done
+
+
+def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:
+    columns = [[stream.queue], [stream.number], *([counts[name]] for name in COUNTS)]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(each, field.type) for each, field in zip(columns, RESULT, strict=True)], schema=RESULT
+    )
+
+
+def steps_of(
+    batches: Iterator[pa.RecordBatch], events_max: int = STEP_EVENTS, bytes_max: int = STEP_BYTES
+) -> Iterator[Step]:
+    """Rows with the columns queue, number, copy, event; those of a stream stand together, in order."""
+    held = _Held(events_max, bytes_max)
+    for batch in batches:
+        for begin, end in _runs(batch):
+            run = batch.slice(begin, end - begin)
+            stream = run["queue"][0].as_py(), run["number"][0].as_py()
+            if stream != held.stream:
+                yield from held.take()
+                held.begin_stream(stream)
+            yield from held.add(run)
+    yield from held.take()
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """Neighbours of one stream."""
+    rows = batch.num_rows
+    if not rows:
+        return
+    queues, numbers = batch["queue"], batch["number"].to_numpy(zero_copy_only=False)
+    is_other = np.diff(numbers) != 0
+    if rows > 1:
+        is_other |= pc.not_equal(queues.slice(1), queues.slice(0, rows - 1)).to_numpy(zero_copy_only=False)
+    bounds = [0, *(np.flatnonzero(is_other) + 1).tolist(), rows]
+    yield from pairwise(bounds)
+
+
+class _Held:
+    """Rows of a stream that wait for the end of their step."""
+
+    def __init__(self, events_max: int, bytes_max: int) -> None:
+        self.stream: tuple[str, int] | None = None
+        self._events_max = events_max
+        self._bytes_max = bytes_max
+        self._begin = 0
+        self._copies: list[Any] = []
+        self._lines: list[bytes] = []
+        self._events = 0
+        self._bytes = 0
+
+    def begin_stream(self, stream: tuple[str, int]) -> None:
+        self.stream = stream
+        self._begin = 0
+
+    def add(self, run: pa.RecordBatch) -> Iterator[Step]:
+        lines = run["event"]
+        offsets = np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
+        data = memoryview(lines.buffers()[2] or b"")
+        copies = run["copy"].to_numpy(zero_copy_only=False)
+        first = 0
+        while first < len(lines):
+            room = min(len(lines) - first, self._events_max - self._events)
+            sizes = offsets[first + 1 : first + room + 1] - offsets[first]
+            fits = int(np.searchsorted(sizes, self._bytes_max - self._bytes, "left")) + 1
+            end = first + min(room, fits)
+            self._copies.append(copies[first:end])
+            self._lines.append(bytes(data[offsets[first] : offsets[end]]))
+            self._events += end - first
+            self._bytes += int(offsets[end] - offsets[first])
+            first = end
+            if self._events >= self._events_max or self._bytes >= self._bytes_max:
+                yield from self.take()
+
+    def take(self) -> Iterator[Step]:
+        """What waits, as a step."""
+        if self._events:
+            assert self.stream is not None
+            step = Step(*self.stream, self._begin, np.concatenate(self._copies), b"".join(self._lines))
+            self._begin = step.end
+            self._copies, self._lines, self._events, self._bytes = [], [], 0, 0
+            yield step
+
+
+def summed(rows: Sequence[Any]) -> dict[str, dict[str, int]]:
+    """What tasks have told, by queue."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        queue = found.setdefault(row["queue"], dict.fromkeys(COUNTS, 0))
+        for name in COUNTS:
+            queue[name] += row[name]
+    return dict(sorted(found.items()))

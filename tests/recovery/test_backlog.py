@@ -1,0 +1,240 @@
+"""Files of a recovery through every crash: each is stored by one recovery, and none is lost, doubled or left behind."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast.backends.spill import events, files, inspecting
+from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.files import SpillDirectory
+from holdfast.model.errors import DataDirectoryError
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.recovery import backlog as module
+from holdfast.recovery.backlog import Backlog, Directories
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.wire import batch_builder
+
+NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for number in range(4)]
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class Faults:
+    """Counts what reaches the disk or the store, and ends everything at one of these moments."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self.count = 0
+        self._at = at
+
+    def pass_by(self) -> None:
+        if self.count == self._at:
+            raise Crash
+        self.count += 1
+
+    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **more: Any) -> Any:
+            self.pass_by()
+            return function(*args, **more)
+
+        return call
+
+
+class MemoryLedger:
+    """A store that remembers which recovery has stored which file, and how often each was."""
+
+    store_id = "memory"
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.numbers: dict[UUID, int] = {}
+        self.done: set[tuple[UUID, str]] = set()
+        self.stored: Counter[str] = Counter()
+
+    def topics(self) -> dict[str, int]:
+        return {}
+
+    def make_topics(self, partitions: Mapping[str, int]) -> None: ...
+
+    def stored_lines(self, files: Mapping[UUID, Path]) -> dict[UUID, int]:
+        return {}
+
+    def has_begun(self, recovery: UUID) -> bool:
+        return recovery in self.numbers
+
+    def is_done(self, recovery: UUID) -> bool:
+        return self.numbers.get(recovery) == 1
+
+    def begin(self, recovery: UUID) -> None:
+        self.faults.pass_by()
+        self.numbers[recovery] = 0
+
+    def end(self, recovery: UUID, files: Sequence[UUID]) -> None:
+        self.faults.pass_by()
+        self.numbers[recovery] = 1
+
+    def forget(self, recovery: UUID) -> None:
+        self.faults.pass_by()
+        self.numbers.pop(recovery, None)
+
+    def close(self) -> None: ...
+
+    def store(self, backlog: Backlog) -> None:
+        for file in backlog.files:
+            self.faults.pass_by()
+            if (backlog.recovery, file.name) not in self.done:
+                self.done.add((backlog.recovery, file.name))
+                self.stored[file.name] += 1
+
+
+def spilled(root: Path) -> list[str]:
+    """Two brokers with two files each, one of which a crash left unfinished."""
+    for number, name in enumerate(NAMES):
+        directory = root / f"broker-{number % 2}"
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / (f"{name}.tmp" if number == 3 else name)).write_bytes(b"a line\n" * (number + 1))
+    return [str(root / "broker-0"), str(root / "broker-1")]
+
+
+def recover(directories: Sequence[str], ledger: MemoryLedger) -> int:
+    """How many recoveries it took."""
+    count = 0
+    with Directories(directories) as opened:
+        while (backlog := opened.next_backlog(ledger, "time", 1)) is not None:
+            seen = {each.path.name for path in directories for each in files.listed(Path(path))}
+            assert not seen & {file.name for file in backlog.files}, "no broker finds them from here on"
+            ledger.store(backlog)
+            opened.finish(backlog, ledger)
+            count += 1
+    return count
+
+
+def faulty(monkeypatch: pytest.MonkeyPatch, ledger: MemoryLedger, faults: Faults) -> None:
+    ledger.faults = faults
+    monkeypatch.setattr(module, "replace_file", faults.wrapped(module.replace_file))
+    monkeypatch.setattr(module, "sync_directory", faults.wrapped(module.sync_directory))
+    for name in ("rename", "unlink"):
+        monkeypatch.setattr(Path, name, faults.wrapped(getattr(Path, name)))
+
+
+def moments(tmp_path: Path) -> int:
+    ledger = MemoryLedger()
+    with pytest.MonkeyPatch.context() as patch:
+        faults = Faults()
+        faulty(patch, ledger, faults)
+        recover(spilled(tmp_path / "all"), ledger)
+    return faults.count
+
+
+def test_every_crash_leaves_what_the_next_run_finishes(tmp_path: Path) -> None:
+    count = moments(tmp_path)
+    assert count > 25, "there are as many moments"
+    for first in range(count):
+        root = tmp_path / f"crash-{first}"
+        directories, ledger = spilled(root), MemoryLedger()
+        # The run after it is killed, too, a little later.
+        for at in (first, 3):
+            with pytest.MonkeyPatch.context() as patch:
+                faulty(patch, ledger, Faults(at))
+                with pytest.raises(Crash):
+                    recover(directories, ledger)
+                    raise Crash  # it had little left to do
+        ledger.faults = Faults()
+        recover(directories, ledger)
+        assert ledger.stored == Counter(NAMES), f"crash {first}"
+        found = sorted(path.name for path in root.rglob("*.buf*") if path.parent.name == "recovered")
+        assert found == sorted(NAMES) and not list(root.rglob("recovery.json"))
+        assert recover(directories, ledger) == 0
+
+
+def test_what_is_spilled_after_a_crash_is_a_recovery_of_its_own(tmp_path: Path) -> None:
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    with Directories(directories) as opened:
+        begun = opened.next_backlog(ledger, "time", 1)
+    assert inspecting.examine(tmp_path / "broker-0").recovering == 2, "people are told"
+    later = tmp_path / "broker-0" / f"failover_{uuid4()}.buf"
+    later.write_bytes(b"a line\n")
+    with Directories(directories) as opened:
+        assert opened.next_backlog(ledger, "kept", 9) == begun, "settings of the first run count"
+    assert recover(directories, ledger) == 2
+    assert ledger.stored == Counter([*NAMES, later.name])
+
+
+def test_recovery_that_was_begun_needs_all_that_it_had(tmp_path: Path) -> None:
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    with Directories(directories) as opened:
+        assert opened.next_backlog(ledger, "time", 1) is not None
+    with pytest.raises(RecoveryIncomplete, match="broker-1"):
+        recover(directories[:1], ledger)
+    other = MemoryLedger()
+    other.store_id = "another"
+    with pytest.raises(RecoveryChanged, match="another store"):
+        recover(directories, other)
+    changed = tmp_path / "broker-0" / "recovering" / NAMES[0]
+    os.truncate(changed, 3)
+    with pytest.raises(RecoveryChanged, match="put it back"):
+        recover(directories, ledger)
+    changed.write_bytes(b"a line\n")
+    # Directories are known by their notes, not by where they were.
+    (tmp_path / "broker-1").rename(tmp_path / "moved")
+    assert recover([directories[0], str(tmp_path / "moved")], ledger) == 1
+    assert ledger.stored == Counter(NAMES)
+
+
+def test_recovery_is_not_forgotten_while_a_directory_has_a_note_of_it(tmp_path: Path) -> None:
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    with Directories(directories) as opened:
+        backlog = opened.next_backlog(ledger, "time", 1)
+        assert backlog is not None
+        ledger.store(backlog)
+        ledger.end(backlog.recovery, [])
+    for given in (directories[1:], directories[:1], directories):
+        assert recover(given, ledger) == 0
+    assert ledger.stored == Counter(NAMES)
+
+
+def test_what_failed_before_is_taken_once_no_recovery_is_open(tmp_path: Path) -> None:
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    batch = batch_builder.build_values([b"again"], 5)
+    line, _ = events.lines_of(PartitionId(TopicName("t"), 0), batch, 5)
+    opened = SpillDirectory.open(Path(directories[0]))
+    gone = opened.new_file(files.FAILOVER)
+    opened.note_failed(gone, [BadLine(0, line[:-1], "the topic was refused"), BadLine(1, b"no line", "damaged")])
+    opened.close()
+    with Directories(directories) as locked:
+        assert locked.next_backlog(ledger, "time", 1) is not None
+        assert locked.requeue_failed() == 0, "it may find them again"
+    recover(directories, ledger)
+    with Directories(directories) as locked:
+        assert locked.requeue_failed() == 1
+        backlog = locked.next_backlog(ledger, "time", 1)
+        assert backlog is not None
+        [path] = locked.paths(backlog)
+        assert Path(path).read_bytes() == line
+
+
+def test_copies_of_a_file_count_once(tmp_path: Path) -> None:
+    """Somebody has copied a directory, while the broker was still writing."""
+    directories, ledger = spilled(tmp_path), MemoryLedger()
+    whole = Path(directories[0]) / NAMES[2]
+    (Path(directories[1]) / NAMES[2]).write_bytes(whole.read_bytes()[:9])
+    recover(directories, ledger)
+    assert ledger.stored == Counter(NAMES)
+    again = tmp_path / "again"
+    others = spilled(again)
+    (Path(others[1]) / NAMES[2]).write_bytes(b"something else\n")
+    with pytest.raises(RecoveryChanged, match="different files"):
+        recover(others, MemoryLedger())
+
+
+def test_directory_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataDirectoryError, match="there is no spill"), Directories([str(tmp_path / "missing")]):
+        pass

@@ -1,0 +1,103 @@
+"""Where steps end depends on the rows alone; and whoever is overtaken stores nothing twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+
+from holdfast.backends.spill import events
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.recovery import steps
+from holdfast.recovery.steps import Events, Overtaken, Stream
+from holdfast.wire import batch_builder
+
+Row = tuple[str, int, int, bytes]
+
+
+def line_of(value: bytes) -> bytes:
+    return events.lines_of(PartitionId(TopicName("t"), 0), batch_builder.build_values([value], 5), 5)[0]
+
+
+def batches_of(rows: list[Row], dice: random.Random) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are cut anyhow."""
+    first = 0
+    while first < len(rows):
+        some = rows[first : first + dice.randint(1, 9)]
+        first += len(some)
+        columns = list(zip(*some, strict=True))
+        types = (pa.string(), pa.int32(), pa.int32(), pa.binary())
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=["queue", "number", "copy", "event"])
+
+
+def some_rows(dice: random.Random) -> list[Row]:
+    return [
+        (queue, number, dice.choice((1, 1, 1, 2)), line_of(b"x" * dice.randint(0, 300) + b" %d" % serial))
+        for queue in ("a", "b")
+        for number in (0, 1)
+        for serial in range(dice.randint(0, 40))
+    ]
+
+
+def test_steps_are_the_same_however_rows_come() -> None:
+    dice = random.Random(3)
+    for _ in range(30):
+        rows = some_rows(dice)
+        found = [list(steps.steps_of(batches_of(rows, dice), 10, 2_000)) for _ in range(3)]
+        told = [[(step.queue, step.number, step.begin, step.end, step.lines) for step in each] for each in found]
+        assert told[0] == told[1] == told[2]
+        assert b"".join(step.lines for step in found[0]) == b"".join(row[3] for row in rows)
+        for step in found[0]:
+            assert len(step.copies) <= 10
+            assert len(step.lines[: step.lines.rstrip(b"\n").rfind(b"\n") + 1]) < 2_000, "one line may lead over it"
+
+
+class MemoryStore:
+    """Stores, and at random finds that another task, with the same rows, was faster."""
+
+    def __init__(self, dice: random.Random, rows: list[Row]) -> None:
+        self.values: dict[Stream, list[bytes]] = {}
+        self.numbers: dict[Stream, int] = {}
+        self._dice = dice
+        self._fresh: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        for queue, number, copy, line in rows:
+            [event], _ = events.events_of(line)
+            assert event is not None
+            self._fresh.setdefault((queue, number), []).append((copy, event.value))
+
+    def reached(self, stream: Stream) -> int:
+        return self.numbers.get(stream, 0)
+
+    def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+        if before == self.reached(stream) and self._dice.random() < 0.3:
+            self._somebody_else(stream, self._dice.randint(before, after))
+        if before != self.reached(stream):
+            raise Overtaken
+        self.numbers[stream] = after
+        self.values.setdefault(stream, []).extend(event.value for event in events)
+        return len(events)
+
+    def _somebody_else(self, stream: Stream, after: int) -> None:
+        rows = self._fresh[stream.queue, stream.number][self.reached(stream) : after]
+        self.values.setdefault(stream, []).extend(value for copy, value in rows if copy == 1)
+        self.numbers[stream] = after
+
+    def close(self) -> None: ...
+
+
+def test_overtaken_task_stores_nothing_twice() -> None:
+    dice = random.Random(4)
+    recovery: UUID = uuid4()
+    for _ in range(30):
+        rows = some_rows(dice)
+        store = MemoryStore(dice, rows)
+        told = pa.Table.from_batches(
+            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None), schema=steps.RESULT
+        ).to_pylist()
+        for stream, values in store.values.items():
+            assert values == [value for copy, value in store._fresh[stream.queue, stream.number] if copy == 1]
+        assert sum(row["events"] for row in told) == len(rows)
+        assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
