@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.pipelines.errors import BadPipelineSetting, SparkNotInstalled, from_spark
+from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, SparkNotInstalled, from_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,9 +122,26 @@ class Progress:
         return f"{self._name}: {self._what}{counted}, {self.seconds:.0f} s"
 
 
+class Stop:
+    """A wish for the end, to a pipeline that can end in order: the first signal sets it, and a second one ends all."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.exit_code = 0
+
+    def ask(self, signal_number: int) -> None:
+        self.exit_code = _EXIT_SIGNAL + signal_number
+        self.asked.set()
+
+
 @contextlib.contextmanager
-def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[SparkSession, Progress]]:
-    """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too."""
+def running(
+    name: str, master: str, conf: Mapping[str, str], stop: Stop | None = None
+) -> Iterator[tuple[SparkSession, Progress]]:
+    """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too.
+
+    With `stop` the first of them only sets that: the pipeline looks at it, and says itself how the command ends.
+    """
     try:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
@@ -145,7 +162,9 @@ def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[S
     ended = threading.Event()
 
     def leave(number: int, _: object) -> None:
-        if not ended_by:
+        if stop is not None and not stop.asked.is_set():
+            stop.ask(number)
+        elif not ended_by:
             ended_by.append(number)
             threading.Thread(target=_cancel, args=(spark, ended), daemon=True).start()
 
@@ -155,10 +174,10 @@ def running(name: str, master: str, conf: Mapping[str, str]) -> Iterator[tuple[S
             yield spark, progress
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, PipelineFailed) as error:
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0]) from error
-        raise from_spark(str(error)) from error
+        raise error if isinstance(error, PipelineFailed) else from_spark(str(error)) from error
     finally:
         ended.set()
         for number, handler in before.items():

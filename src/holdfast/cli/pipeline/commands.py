@@ -10,6 +10,7 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 from holdfast.cli.pipeline.arguments import ManyValues
+from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
 
 if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
@@ -27,20 +28,6 @@ _AUDIT_SETTINGS: Final = {
     "out": str,
     "server": str,
 }
-
-Master = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MASTER",
-        help="Where Spark runs: local\\[*], local\\[2], spark://HOST:PORT, yarn, …",
-        show_default=False,
-    ),
-]
-Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's own.")]
-Config = Annotated[
-    Path | None,
-    typer.Option(exists=True, dir_okay=False, metavar="FILE", help="A TOML file with settings; flags go before it."),
-]
 
 
 @app.command(
@@ -95,7 +82,7 @@ def audit(
     from holdfast.pipelines import frame
     from holdfast.pipelines.errors import BadPipelineSetting
 
-    flags: dict[str, Any] = {"master": master, "conf": _pairs(conf or []), "sent": sent, "received": received}
+    flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "sent": sent, "received": received}
     flags |= {"sent_topic": sent_topic, "received_topic": received_topic, "every_receiver": every_receiver}
     flags |= {"allow": allow, "out": None if out is None else str(out)}
     flags |= {"server": None if server == SERVER_DEFAULT else server}
@@ -123,13 +110,6 @@ def audit(
     _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=as_json)
     if not verdict.is_flawless(allowed):
         raise typer.Exit(EXIT_FLAWED)
-
-
-def _pairs(given: list[str]) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if bad := [name for name, equals, _ in pairs if not equals or not name]:
-        raise typer.BadParameter(f"{bad[0]!r} is no setting; write NAME=VALUE", param_hint="'--conf'")
-    return {name: value for name, _, value in pairs}
 
 
 def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool) -> None:

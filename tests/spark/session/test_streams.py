@@ -1,0 +1,86 @@
+"""A streaming pipeline ends where it is told to, goes on where it was, and says how far it is."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast
+from holdfast.model.errors import HoldfastError
+from holdfast.pipelines import streams
+from tests.support.broker_process import wait_until
+
+OFFSETS = {"orders": {"0": 7, "1": 4}}
+
+
+def told(batch: int, **changed: Any) -> dict[str, Any]:
+    """What Spark tells of a batch."""
+    source = {
+        "endOffset": '{"offsets": {"orders": {"0": 7, "1": 4}}, "created_ms": {}}',
+        "latestOffset": '{"offsets": {"orders": {"0": 10, "1": 4}}, "created_ms": {}}',
+    }
+    durations = {"addBatch": 400, "triggerExecution": 500}
+    return {"batchId": batch, "numInputRows": 11, "durationMs": durations, "sources": [source], **changed}
+
+
+def test_figures_are_those_of_batches_that_were_not_told_of_before() -> None:
+    idle = told(8, durationMs={"triggerExecution": 5})
+    found = list(streams.batches_after(5, [told(5), told(6), told(6), told(7), idle]))
+    assert [(each.batch, each.rows, each.rows_per_s, each.lag) for each in found] == [(6, 11, 22, 3), (7, 11, 22, 3)]
+    assert found[0].offsets == OFFSETS
+    foreign = {"endOffset": '{"logOffset": 3}', "latestOffset": "3"}
+    [other] = streams.batches_after(None, [told(0, sources=[foreign])])
+    assert (other.lag, other.offsets) == (0, {})
+
+
+def test_stream_is_run_once_then_continuously_and_stopped_in_order(
+    spark: SparkSession, broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path
+) -> None:
+    broker.create_topic(topic, partitions=2)
+    for partition in (0, 1):
+        broker.publish_many(topic, [b"x"] * 50, partition=partition)
+    taken: dict[int, int] = {}
+
+    def take(rows: DataFrame, batch: int) -> None:
+        taken[batch] = rows.count()
+
+    def run(**options: Any) -> streams.StreamRun:
+        rows = streams.source(spark, servers=servers, group="taker", subscribe=topic, maxOffsetsPerTrigger=60)
+        query = rows.writeStream.foreachBatch(take)
+        return streams.run(query, name="take", checkpoint=str(tmp_path), **options)
+
+    lines: list[str] = []
+    reports = streams.Reports(servers, f"{topic}-reports")
+    done = run(once=True, tell=lines.append, reports=reports)
+    assert (done.batches, done.rows, done.lag, done.is_stopped, taken) == (2, 100, 0, False, {0: 60, 1: 40})
+    assert "batch 0 done" in lines[0] and lines[0].endswith("lag 40 messages") and "rows/s" in lines[0]
+    reported = [message.json() for message in broker.read(f"{topic}-reports", messages_max=10)]
+    assert [(each["pipeline"], each["batch"], each["rows"], each["lag"]) for each in reported] == [
+        ("take", 0, 60, 40),
+        ("take", 1, 40, 0),
+    ]
+    assert reported[1]["offsets"] == {topic: {"0": 50, "1": 50}}
+    wait_until(lambda: broker.cursor(topic, "taker").lag == 0, "the cursor stands at the end")
+
+    stop = threading.Event()
+    ended: list[streams.StreamRun] = []
+    thread = threading.Thread(target=lambda: ended.append(run(interval_s=0.1, stop=stop)))
+    thread.start()
+    broker.publish_many(topic, [b"y"] * 10, partition=1)
+    wait_until(lambda: sum(taken.values()) == 110, "what came since is taken", 25)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive() and ended[0].is_stopped and ended[0].rows == 10
+    assert run(once=True).rows == 0, "it goes on behind what it has done"
+
+
+def test_what_ends_a_stream_has_the_connectors_code(spark: SparkSession, servers: str, tmp_path: Path) -> None:
+    rows = streams.source(spark, servers=servers, group="taker", subscribe="nobody-made-this")
+    with pytest.raises(HoldfastError) as failed:
+        query = rows.writeStream.format("noop")
+        streams.run(query, name="take", checkpoint=str(tmp_path), once=True)
+    assert failed.value.code == "topic_not_found"
