@@ -41,6 +41,22 @@ def test_settings_that_make_no_sense_are_told(options: tuple[str, ...], words: s
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("orders",), "Give the archive's directory with --to"),
+        (("--to", "there"), "which topics?"),
+        (("orders", "--pattern", "o.*", "--to", "there"), "and not both"),
+        (("orders", "--to", "there", "--interval", "soon"), "'soon' is no duration"),
+        (("orders", "--to", "there", "--batch-size", "much"), "'much' is no size"),
+        (("orders", "--to", "there", "--compact-files", "1"), "at least 2"),
+    ],
+)
+def test_archive_says_what_is_missing_before_spark_is_started(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", "archive", *options)
+    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.toml"
     file.write_text(FILE)

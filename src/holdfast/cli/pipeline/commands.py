@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
+from holdfast.cli.pipeline import archive
 from holdfast.cli.pipeline.arguments import ManyValues
 from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
 
 app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
+
+app.command("archive", epilog=archive.EXAMPLES)(archive.archive)
 
 EXIT_FLAWED: Final = 1
 _AUDIT_SETTINGS: Final = {
