@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -51,28 +51,27 @@ Row = tuple[int, int]
 class Driver:
     """The command in a process group of its own, so that Python, Java and their workers die together."""
 
-    def __init__(self, archive: Path, servers: str, log: Path) -> None:
-        self._archive = archive
-        self._servers = servers
+    def __init__(
+        self,
+        archive: Path,
+        servers: str,
+        log: Path,
+        topic: str = TOPIC,
+        master: str = "local[2]",
+        conf: Mapping[str, str] = _SMALL,
+    ) -> None:
         self._log = log
+        self._command = [str(Path(sys.executable).parent / "holdfast"), "pipeline", "archive", topic]
+        self._command += ["--to", str(archive), "--server", servers, "--master", master]
+        self._command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [
-            str(Path(sys.executable).parent / "holdfast"),
-            "pipeline",
-            "archive",
-            TOPIC,
-            "--to",
-            str(self._archive),
-        ]
-        command += ["--server", self._servers, "--master", "local[2]", *options]
-        command += [word for name, value in _SMALL.items() for word in ("--conf", f"{name}={value}")]
+        command = [*self._command, *options]
         with open(self._log, "ab") as log:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
-    def finish(self) -> None:
-        """Let a driver do all that is left."""
-        process = self.start(*_COMPACTION)
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Let a driver come to its end."""
         try:
             assert process.wait(WORK_S) == 0, f"the driver failed: {self._log.read_text('utf-8')[-2000:]}"
         finally:
@@ -182,7 +181,7 @@ def run(kills: int, seed: int, directory: Path, console: Console) -> bool:
             console.print(
                 f"kill {number + 1}: while it {work}, when {when}{'' if was_alive else ' (too late)'}; {found}"
             )
-        driver.finish()
+        driver.finish(driver.start(*_COMPACTION))
         rows = check(archive)
         reader = ArchiveReader(archive)
         state = reader.load()

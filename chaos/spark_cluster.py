@@ -105,6 +105,15 @@ class SparkCluster:
                         found.append(pid)
         return found
 
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker with its executors, as the loss of a machine does; it does not come back."""
+        worker = self._processes[1 + number]
+        for pid in _children(worker.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.kill()
+        worker.wait()
+
     def _start(self, name: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         environment = os.environ | {

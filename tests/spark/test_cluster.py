@@ -10,9 +10,11 @@ import zlib
 from pathlib import Path
 
 import pytest
+from chaos import archive as chaos_archive
 from chaos import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python, wait_for
 
+from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
 from tests.cli.program import holdfast
 from tests.spark import audit_by_hand
@@ -34,6 +36,24 @@ def audited(spark: SparkCluster, directory: Path) -> None:
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)
     assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+
+
+def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values: list[bytes]) -> None:
+    """The topic in files, by a command on the cluster that loses a worker in the middle: every offset is there once."""
+    archive = directory / "archive"
+    log = directory / "archive.log"
+    driver = chaos_archive.Driver(archive, cluster.url, log, chaos.TOPIC, spark.master, spark.config)
+    process = driver.start("--once", "--batch-size", "256KiB", "--compact-files", "3")
+    try:
+        wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), "a batch is archived", chaos.RECOVERY_S)
+        spark.kill_worker(0)
+        driver.finish(process)
+    finally:
+        chaos_archive.kill(process)
+    reader = ArchiveReader(archive)
+    files = [reader.files / path for path in reader.load().files]
+    assert len(set(chaos_archive.places(files))) == MESSAGES == len(chaos_archive.places(files))
+    assert chaos_archive.values(files) == sorted(values)
 
 
 @pytest.mark.spark
@@ -72,5 +92,6 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
         finally:
             driver.close()
         audited(spark, tmp_path)
+        archived(spark, cluster, tmp_path, values)
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
     assert found == {"read": exact, "written": exact}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, rounds
 from holdfast.pipelines.archive_settings import ArchiveSettings
-from holdfast.pipelines.errors import uncoded
+from holdfast.pipelines.errors import PipelineFailed, uncoded
 from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, BatchFigures, Reports, StreamRun
 from holdfast.spark.archive_files import ArchiveWriter, address
 from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, extended
@@ -86,6 +86,8 @@ def archive_topics(
             )
     except HoldfastError as error:
         raise uncoded(error) from error
+    except OSError as error:
+        raise PipelineFailed(f"the archive {to} cannot be written: {error}") from error
 
 
 class Archiver:
@@ -107,12 +109,16 @@ class Archiver:
         self._targets: dict[PartitionKey, int] | None = None
 
     def begin(self, *, once: bool) -> None:
-        """Look where the topics end, if that is the goal; and show where the archive is, which a crash may have hid."""
+        """Look where the topics end, if that is the goal; and put the cursor where the archive is.
+
+        It may be behind, after a crash, or ahead, where another archive had it before: and who waits for it waits for
+        this one.
+        """
         there = self._there()
         if once:
             self._targets = self._places.certain_ends(there)
         ranges = archive_rules.plan(self._archive.state, there, self._targets, allow_gaps=self._settings.allow_gaps)
-        self._show_progress({place: start for place, (start, _) in ranges.items()}, there)
+        self._places.keep_places(self._settings.group, {place: start for place, (start, _) in ranges.items()})
 
     # --- a batch ------------------------------------------------------------------------------------
 
@@ -134,11 +140,11 @@ class Archiver:
             fail_on_data_loss=not settings.allow_gaps,
         )
         place = self._archive.new_place()
-        files = self._written(rows, place)
+        files = self._written(archive_rules.placed(rows), place)
         self._check_topics([each for each in there if (each.topic, each.number) in ranges])
         missing = self._missing(files, ranges)
         self._commit("batch", added=files, topics=self._extended(ranges, missing, there))
-        reached = {place: end for place, (_, end) in {**waiting, **ranges}.items() if place in ranges}
+        reached = {place: end for place, (_, end) in ranges.items()}
         self._show_progress(reached, there)
         offsets: dict[str, dict[str, int]] = {}
         for (topic, number), end in sorted(reached.items()):
@@ -222,8 +228,8 @@ class Archiver:
         return self._spark.read.schema(ROW_SCHEMA).parquet(*(self._archive.address_of(file) for file in files))
 
     def _written(self, rows: DataFrame, place: Path) -> list[ArchivedFile]:
-        """Write rows to a place of their own; what is there then."""
-        ordered = archive_rules.placed(rows).sortWithinPartitions(*archive_rules.ORDER)
+        """Write rows, which say where each goes, to a place of their own; what is there then."""
+        ordered = rows.sortWithinPartitions(*archive_rules.ORDER)
         writer = ordered.write.options(**_WRITE_OPTIONS).partitionBy(*archive_rules.PLACE)
         try:
             writer.parquet(address(place))

@@ -131,6 +131,8 @@ class ArchiveWriter(ArchiveReader):
         """Lock the archive and put in order what a crash has left."""
         for directory in (self._commits, self._snapshots, self.files):
             directory.mkdir(parents=True, exist_ok=True)
+        for directory in (self._own, self.directory):
+            _sync(directory)
         lock = os.open(self._own / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
             try:

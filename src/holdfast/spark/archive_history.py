@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from holdfast.client import RemoteError
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.spark.archive_format import ArchivedTopic, State
 from holdfast.spark.errors import ArchiveMismatch, BadOption, DataLost
+from holdfast.spark.offsets import StreamOffsets
 from holdfast.spark.schema import COLUMNS
 from holdfast.spark.slices import Ranges
 
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace
 
-ROW_SCHEMA: Final = StructType()
-for _name, _kind in COLUMNS.items():
-    ROW_SCHEMA.add(_name, _kind)
-_NO_TOPIC: Final = "topic_not_found"
+ROW_SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 
 def history(
@@ -121,7 +118,7 @@ def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool
     with broker_places(parse_options({"servers": servers, "subscribe": topic})) as places:
         while True:
             archived = state.topics.get(topic)
-            there = _partitions(places, topic, is_archived=archived is not None)
+            there = _partitions(places, topic, archived)
             live = behind(topic, archived, there, places.certain_ends(there))
             if not _lacks(archived, live):
                 break
@@ -133,14 +130,11 @@ def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool
     return state, live
 
 
-def _partitions(places: BrokerPlaces, topic: str, *, is_archived: bool) -> list[PartitionPlace]:
-    try:
+def _partitions(places: BrokerPlaces, topic: str, archived: ArchivedTopic | None) -> list[PartitionPlace]:
+    """A topic that was deleted has a history, and no partitions; one that nobody has ever heard of is a mistake."""
+    if archived is None:
         return places.partitions()
-    except RemoteError as error:
-        # A topic that was deleted has a history; one that nobody has ever heard of is a mistake.
-        if error.code == _NO_TOPIC and is_archived:
-            return []
-        raise
+    return places.partitions(is_missing_fine=True, known=StreamOffsets({}, {topic: archived.created_ms}))
 
 
 def behind(

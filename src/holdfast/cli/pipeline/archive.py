@@ -99,7 +99,7 @@ def archive(
     sizes = {"batch_bytes": "batch_size", "file_bytes": "file_size"}
     given |= {name: size_bytes(own[setting]) for name, setting in sizes.items() if setting in own}
     given |= {"keep_replaced_s": duration_s(own["keep_replaced"])} if "keep_replaced" in own else {}
-    settings = ArchiveSettings(servers=servers, topics=tuple(own.get("topics", ())), **given)
+    settings = ArchiveSettings(servers=servers, topics=tuple(map(str, own.get("topics", ()))), **given)
     how = stream_arguments(own, servers)
     stop = frame.Stop()
     with frame.running("archive", chosen_master, spark_conf, stop) as (spark, progress):
