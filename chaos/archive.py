@@ -206,7 +206,7 @@ def wait_for(is_now: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
     while not is_now() and process.poll() is None:
         assert time.monotonic() < deadline, f"the driver was not at work within {WORK_S:g} s"
         time.sleep(_POLL_S)
-    assert process.poll() in (None, 0), "the driver failed by itself"
+    assert process.poll() in (None, 0), "the driver failed by itself; see its log"
 
 
 def main() -> int:

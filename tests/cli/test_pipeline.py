@@ -94,4 +94,7 @@ def test_file_that_makes_no_sense_is_told(text: str, words: str, tmp_path: Path)
 def test_code_of_the_connector_survives_spark() -> None:
     failed = from_spark("An error occurred: x.y.Z: [topic_not_found] there is no topic 'orders'\n at a.b.C")
     assert (failed.code, failed.message) == ("topic_not_found", "there is no topic 'orders'")
+    worker = "An exception was thrown from the Python worker: \nTraceback (most recent call last):\n  File\n"
+    told = from_spark(f"{worker}ModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000\n at a.b.C")
+    assert told.message == "Spark could not do it: ModuleNotFoundError: No module named 'pyarrow'"
     assert from_spark("[UNRESOLVED_COLUMN] no such column\n at").code == "pipeline_failed"

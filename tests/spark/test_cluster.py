@@ -45,7 +45,8 @@ def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values
     driver = chaos_archive.Driver(archive, cluster.url, log, chaos.TOPIC, spark.master, spark.config)
     process = driver.start("--once", "--batch-size", "256KiB", "--compact-files", "3")
     try:
-        wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), "a batch is archived", chaos.RECOVERY_S)
+        chaos_archive.wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), process)
+        assert process.poll() is None, "a batch is archived, and there are more"
         spark.kill_worker(0)
         driver.finish(process)
     finally:
@@ -66,7 +67,8 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
     monkeypatch.chdir(Path(__file__).parents[2])
     values = [b"%d of many" % number for number in range(MESSAGES)]
-    bare_python(tmp_path / "bare")
+    # Commands that run Python on executors find the same one there.
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python(tmp_path / "bare")))
     with (
         LocalCluster(nodes=1) as cluster,
         cluster.connect_blocking() as broker,

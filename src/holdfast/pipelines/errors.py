@@ -9,6 +9,9 @@ from holdfast.model.errors import CallerError, HoldfastError
 # How the connector begins its texts: Spark passes on texts only.
 _CODED = re.compile(r"\[([a-z]+(?:_[a-z]+)+)\] ([^\n]+)")
 
+# The end of what Python says of an exception, behind a first line that only says that there was one.
+_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): [^\n]+", re.MULTILINE)
+
 
 class RecordsNotFound(CallerError):
     """A file, directory or pattern that leads to no file."""
@@ -43,7 +46,9 @@ class PipelineFailed(HoldfastError):
 def from_spark(text: str) -> PipelineFailed:
     """What Spark says of a failure, with the connector's code where its text has one."""
     if (coded := _CODED.search(text)) is None:
-        return PipelineFailed(f"Spark could not do it: {text.strip().splitlines()[0] if text.strip() else 'no reason'}")
+        raised = _RAISED.findall(text)
+        first = text.strip().splitlines()[0].rstrip() if text.strip() else "no reason"
+        return PipelineFailed(f"Spark could not do it: {raised[-1] if first.endswith(':') and raised else first}")
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed
