@@ -180,6 +180,10 @@ def test_damage_and_newer_formats_are_told(tmp_path: Path) -> None:
         with pytest.raises(HoldfastError, match=words) as told:
             ArchiveReader(tmp_path).load()
         assert told.value.code == "archive_damaged"
+    commit.rename(commit.with_name(f"{2:020}.json"))
+    with pytest.raises(HoldfastError, match="a commit is missing") as told:
+        ArchiveReader(tmp_path).load()
+    assert told.value.code == "archive_damaged"
     with pytest.raises(HoldfastError) as elsewhere:
         ArchiveReader("s3a://bucket/archive")
     assert elsewhere.value.code == "bad_option"

@@ -107,7 +107,8 @@ def test_compaction_ends_with_few_files_and_touches_no_large_one(sizes: list[int
     written, steps = 0, 0
     while chosen := archive_rules.to_compact(files.values(), files_min=files_min, file_bytes=file_bytes):
         for some in chosen:
-            assert len(some) >= files_min and len({(file.topic, file.date, file.hour) for file in some}) == 1
+            assert len(some) > 1 and len({(file.topic, file.date, file.hour) for file in some}) == 1
+            assert sum(file.size_bytes for file in some) <= 2 * file_bytes
             assert not {file.path for file in some} & large
             for file in some:
                 del files[file.path]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from holdfast.spark.archive_format import ArchivedFile, State
@@ -111,7 +112,7 @@ def to_compact(
     """Files of one hour that become one, for some hours: where there are `files_min` of about the same size.
 
     About the same is within a factor of `files_min`, so a row is rewritten once for each such step up to `file_bytes`,
-    and of each step an hour keeps fewer than `files_min` files.
+    and of each step an hour keeps fewer than `files_min` files. No file becomes larger than twice `file_bytes`.
     """
     alike: dict[tuple[HourKey, int], list[ArchivedFile]] = {}
     for file in files:
@@ -123,6 +124,12 @@ def to_compact(
     for (hour, _), some in sorted(alike.items(), key=lambda item: item[0]):
         if len(some) < files_min or hour in chosen or len(chosen) == hours_max or size_bytes > _COMPACTED_BYTES_MAX:
             continue
-        chosen[hour] = sorted(some, key=lambda file: file.path)
-        size_bytes += sum(file.size_bytes for file in some)
+        chosen[hour] = _filling(sorted(some, key=lambda file: file.path), file_bytes)
+        size_bytes += sum(file.size_bytes for file in chosen[hour])
     return list(chosen.values())
+
+
+def _filling(files: list[ArchivedFile], file_bytes: int) -> list[ArchivedFile]:
+    """The first of these, two at least, that together are large enough to be left alone from then on."""
+    sizes = list(accumulate(file.size_bytes for file in files))
+    return files[: max(2, 1 + bisect_left(sizes, file_bytes))]

@@ -101,10 +101,12 @@ class ArchiveReader:
             except FileNotFoundError:
                 continue
             state = replayed(state, self._commits_behind(state.version))
-            # Where it was cleaned up meanwhile, commits may have been missing that are in a snapshot now.
-            if max(_numbers(self._snapshots), default=0) <= max(newest, state.version):
+            commits = [number for number in _numbers(self._commits) if number > state.version]
+            # Where it was cleaned up meanwhile, commits were missing that are in a snapshot now. One that is missing
+            # for another reason is not passed over: what comes behind it counts as well.
+            if max(_numbers(self._snapshots), default=0) <= state.version and commits[:1] in ([], [state.version + 1]):
                 return state
-        raise ArchiveDamaged(f"{self._own}: no state of the archive is there to be read")
+        raise ArchiveDamaged(f"{self._own}: a commit is missing, or the snapshot that has it")
 
     def _commits_behind(self, version: int) -> dict[int, Commit]:
         found: dict[int, Commit] = {}
