@@ -41,8 +41,9 @@ def messages(name: str, count: int) -> list[NewMessage]:
 
 @pytest.fixture(scope="module")
 def expiring() -> Iterator[LocalCluster]:
-    """A broker whose retention is quick."""
-    with LocalCluster(nodes=1, settings={"segment_bytes": 4096, "retention_check_ms": 20}) as started:
+    """A broker whose retention is quick, and waits for one reader."""
+    settings = {"segment_bytes": 4096, "retention_check_ms": 20, "retention_waits_for": "keeper"}
+    with LocalCluster(nodes=1, settings=settings) as started:
         yield started
 
 
@@ -161,3 +162,26 @@ def test_what_nobody_has_is_told_and_remembered(spark: SparkSession, expiring: L
         broker.create_topic("late")
         assert refused(lambda: archive(allow_gaps=True)) == "archive_mismatch" == refused(history)
     assert refused(lambda: pipelines.archive(spark, ["nobody-made-this"], to=to, servers=servers)) == "topic_not_found"
+
+
+def test_retention_keeps_what_is_not_archived_yet(spark: SparkSession, expiring: LocalCluster, tmp_path: Path) -> None:
+    servers = expiring.url.removeprefix("holdfast://")
+    with expiring.connect_blocking() as broker:
+        broker.create_topic("kept", retention_bytes=5000)
+        broker.publish_many("kept", [b"x" * 100] * 10)
+
+        def archive() -> int:
+            return pipelines.archive(spark, ["kept"], to=str(tmp_path), servers=servers, group="keeper").rows
+
+        def start() -> int:
+            return broker.describe("kept").partitions[0].start_offset
+
+        assert archive() == 10
+        broker.create_topic("not-kept", retention_bytes=5000)
+        for topic in ("kept", "not-kept"):
+            for _ in range(5):
+                broker.publish_many(topic, [b"y" * 100] * 100)
+        wait_until(lambda: broker.describe("not-kept").partitions[0].start_offset == 400, "retention is at work")
+        wait_until(lambda: start() == 10, "what is archived went")
+        assert archive() == 500, "and nothing else"
+        wait_until(lambda: start() == 410, "now it is archived, and goes")
