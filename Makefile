@@ -16,12 +16,12 @@ FAULTS ?= 8
 FAILOVERS ?= 200
 # How many changes of members `make chaos-members` goes through.
 CHANGES ?= 500
+# How often `make chaos-archive` and `make chaos-recover` kill what they run.
+KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
-# How often `make chaos-recover` kills a recovery.
-KILLS ?= 50
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover chaos-archive
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -97,6 +97,9 @@ chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+chaos-archive: setup  ## kill a driver that archives and compacts, KILLS=20 times, and count every offset
+	$(BIN)/python -m chaos.archive --kills $(KILLS)
 
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
 	$(BIN)/python -m chaos.spark --rounds $(FAULTS)

@@ -47,18 +47,15 @@ class SparkCluster:
         self._page_port = self._port + 1
         self.master = f"spark://127.0.0.1:{self._port}"
         self._wanted_workers = workers
+        self._workers_started = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> SparkCluster:
         try:
             place = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(self._page_port))
             self._start("master", _MASTER, *place)
-            for number in range(self._wanted_workers):
-                # Hosts of their own: Spark tries a slow task again, while it runs, on another host only.
-                host = f"127.0.0.{number + 1}"
-                sizes = ("--cores", "1", "--memory", "1g", "--host", host, "--webui-port", "0")
-                folder = ("--work-dir", str(self._directory / f"worker-{number}"))
-                self._start(f"worker-{number}", _WORKER, *sizes, *folder, self.master)
+            for _ in range(self._wanted_workers):
+                self._start_worker()
             # Workers come while the driver starts: an application waits for them, but not for its master.
             wait_for(self._is_serving, "the master is there", START_S)
         except BaseException:
@@ -105,12 +102,24 @@ class SparkCluster:
                         found.append(pid)
         return found
 
-    def kill_worker(self) -> None:
-        """The first one, with what it runs."""
-        worker = self._processes[1]
-        for pid in (*_children(worker.pid), worker.pid):
+    def lose_worker(self) -> None:
+        """Kill a worker with its executors, as the loss of a machine does; another one comes in its place."""
+        worker = self._processes.pop(1)
+        for pid in _children(worker.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        worker.kill()
+        worker.wait()
+        self._start_worker()
+
+    def _start_worker(self) -> None:
+        number = self._workers_started
+        self._workers_started += 1
+        # Hosts of their own: Spark tries a slow task again, while it runs, on another host only.
+        host = f"127.0.0.{number + 1}"
+        sizes = ("--cores", "1", "--memory", "1g", "--host", host, "--webui-port", "0")
+        folder = ("--work-dir", str(self._directory / f"worker-{number}"))
+        self._start(f"worker-{number}", _WORKER, *sizes, *folder, self.master)
 
     def _start(self, name: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent

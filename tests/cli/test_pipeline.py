@@ -79,6 +79,22 @@ def test_broker_that_is_away_between_looks_is_waited_for(capsys: pytest.CaptureF
         _look_again(gone)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("orders",), "Give the archive's directory with --to"),
+        (("--to", "there"), "which topics?"),
+        (("orders", "--pattern", "o.*", "--to", "there"), "and not both"),
+        (("orders", "--to", "there", "--interval", "soon"), "'soon' is no duration"),
+        (("orders", "--to", "there", "--batch-size", "much"), "'much' is no size"),
+        (("orders", "--to", "there", "--compact-files", "1"), "at least 2"),
+    ],
+)
+def test_archive_says_what_is_missing_before_spark_is_started(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", "archive", *options)
+    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.toml"
     file.write_text(FILE)
@@ -166,6 +182,9 @@ def test_file_that_makes_no_sense_is_told(text: str, words: str, tmp_path: Path)
 def test_code_of_the_connector_survives_spark() -> None:
     failed = from_spark("An error occurred: x.y.Z: [topic_not_found] there is no topic 'orders'\n at a.b.C")
     assert (failed.code, failed.message) == ("topic_not_found", "there is no topic 'orders'")
+    worker = "An exception was thrown from the Python worker: \nTraceback (most recent call last):\n  File\n"
+    told = from_spark(f"{worker}ModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000\n at a.b.C")
+    assert told.message == "Spark could not do it: ModuleNotFoundError: No module named 'pyarrow'"
     assert from_spark("[UNRESOLVED_COLUMN] no such column\n at").code == "pipeline_failed"
     raised = (
         "thrown from the worker:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'b'\n at c"

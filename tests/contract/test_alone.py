@@ -18,8 +18,9 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import DeleteTopic
 from holdfast.backends.cluster.state import Statement
 from holdfast.model.errors import DamagedData, DataDirectoryError, DiskFull, HoldfastError, StorageFailed
-from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic
+from holdfast.model.waiting import RetentionWait
 from tests.contract.stores import ALONE, Store
 from tests.support.batches import values_batch
 from tests.support.logs import flip, frame_positions, path_of
@@ -393,6 +394,37 @@ async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: s
     await store.restart()
     assert (store.backend.start_offset(T), store.backend.end_offset(T)) == (40, 40)
     await store.stop()
+
+
+@pytest.mark.parametrize("by", ["retention_ms", "retention_bytes"])
+async def test_retention_keeps_what_a_reader_has_not_passed_for_as_long_as_it_is_told(store: Store, by: str) -> None:
+    await store.create("t", **{by: 1_000})
+    await store.create("unread", **{by: 1_000})
+    for _ in range(40):
+        await store.publish(T, bytes(500), timestamp_ms=store.clock.now)
+        await store.publish(PartitionId(TopicName("unread"), 0), bytes(500), timestamp_ms=store.clock.now)
+    backend: ClusterBackend = store.running
+    backend.retention_wait = RetentionWait((CursorName("archive"), CursorName("other")), wait_ms=10_000)
+    await store.set_cursor("t", "archive", {0: 20})
+    await store.set_cursor("t", "nobody", {0: 0})
+    store.clock.now += 5_000
+
+    async def expired() -> int:
+        before = -1
+        while before != (before := backend.start_offset(T)) or backend.expire():
+            await asyncio.sleep(0.01)
+        return backend.start_offset(T)
+
+    start = await expired()
+    assert 0 < start <= 20, "what was passed goes, in whole segments"
+    assert backend.start_offset(PartitionId(TopicName("unread"), 0)) > 20, "where nobody reads, nobody is waited for"
+    await store.set_cursor("t", "other", {0: start})
+    await store.set_cursor("t", "archive", {0: 40})
+    assert await expired() == start, "the slowest reader counts"
+    store.clock.now += 5_999 if by == "retention_ms" else 4_999
+    assert await expired() == start
+    store.clock.now += 2
+    assert await expired() > 30, "it did not come back for too long"
 
 
 async def test_full_segments_do_not_pile_up_as_open_files(tmp_path: Path) -> None:

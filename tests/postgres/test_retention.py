@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.backends.postgres import retention
 from holdfast.model.errors import OffsetOutOfRange
-from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.waiting import NOBODY, RetentionWait
 from tests.postgres.conftest import Open
 from tests.postgres.stores import now_ms, query, until
 from tests.support.batches import values_batch
@@ -37,6 +38,25 @@ async def test_old_messages_go_and_their_offsets_are_not_used_again(opened: Open
     assert (await two.read())[0].value == b"30"
     assert await query(url, 'SELECT min("offset"), count(*) FROM holdfast.messages') == [(21_000, 14_000)]
     assert [each.offset for each in await one.publish(b"next")] == [35_000]
+
+
+async def test_what_a_reader_has_not_passed_is_kept_for_as_long_as_it_is_told(opened: Open) -> None:
+    store = await opened()
+    await store.create(retention_ms=60_000)
+    for age_s in (3600, 600, 120, 0):
+        await store.backend.append(T, values_batch(*[b"%d" % age_s] * 10, timestamp_ms=now_ms() - 1000 * age_s))
+    archive = CursorName("archive")
+    await store.backend.set_cursor(T.topic, archive, {0: Offset(5)})
+    retention = store.backend.retention
+    retention.wait = RetentionWait((archive,), wait_ms=24 * 3600 * 1000)
+    assert await retention.expire() == 5, "nothing behind the cursor"
+    retention.wait = RetentionWait((archive,), wait_ms=600_000)
+    assert await retention.expire() == 5, "but what is too old for anybody"
+    await store.backend.set_cursor(T.topic, archive, {0: Offset(17)})
+    assert await retention.expire() == 7
+    retention.wait = NOBODY
+    assert await retention.expire() == 13
+    assert store.backend.start_offset(T) == 30
 
 
 async def test_partition_keeps_as_much_as_it_may(opened: Open, url: str) -> None:

@@ -12,10 +12,12 @@ import zlib
 from pathlib import Path
 
 import pytest
+from chaos import archive as chaos_archive
 from chaos import recover as chaos_recover
 from chaos import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python, wait_for
 
+from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
 from tests.cli.program import holdfast
 from tests.spark import audit_by_hand
@@ -42,7 +44,7 @@ def audited(spark: SparkCluster, directory: Path) -> None:
 
 
 async def recovered(spark: SparkCluster, directory: Path) -> None:
-    """A recovery on the cluster, of which one worker is killed as soon as something is stored. Call it last."""
+    """A recovery on the cluster, of which one worker is killed as soon as something is stored."""
     server = Server(directory / "postgres", "fsync=off", "autovacuum=off")
     await server.start()
     try:
@@ -53,11 +55,30 @@ async def recovered(spark: SparkCluster, directory: Path) -> None:
         # Nobody waits long for what the dead worker had.
         more |= {"spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
         recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **more})
-        verdict = await recovery.ended(1, spark.kill_worker)
+        verdict = await recovery.ended(1, spark.lose_worker)
         assert await recovery.stored() == expected
         assert verdict["stored"] + verdict["already_stored"] == SPILLED and verdict["set_aside"] == 0
     finally:
         server.kill()
+
+
+def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values: list[bytes]) -> None:
+    """The topic in files, by a command on the cluster that loses a worker in the middle: every offset is there once."""
+    archive = directory / "archive"
+    log = directory / "archive.log"
+    driver = chaos_archive.Driver(archive, cluster.url, log, chaos.TOPIC, spark.master, spark.config)
+    process = driver.start("--once", "--batch-size", "256KiB", "--compact-files", "3")
+    try:
+        chaos_archive.wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), process)
+        assert process.poll() is None, "a batch is archived, and there are more"
+        spark.lose_worker()
+        driver.finish(process)
+    finally:
+        chaos_archive.kill(process)
+    reader = ArchiveReader(archive)
+    files = [reader.files / path for path in reader.load().files]
+    assert len(set(chaos_archive.places(files))) == MESSAGES == len(chaos_archive.places(files))
+    assert chaos_archive.values(files) == sorted(values)
 
 
 @pytest.mark.spark
@@ -70,7 +91,8 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
     monkeypatch.chdir(Path(__file__).parents[2])
     values = [b"%d of many" % number for number in range(MESSAGES)]
-    bare_python(tmp_path / "bare")
+    # Commands that run Python on executors find the same one there.
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python(tmp_path / "bare")))
     with (
         LocalCluster(nodes=1) as cluster,
         cluster.connect_blocking() as broker,
@@ -96,6 +118,7 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
         finally:
             driver.close()
         audited(spark, tmp_path)
+        archived(spark, cluster, tmp_path, values)
         asyncio.run(recovered(spark, tmp_path))
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
     assert found == {"read": exact, "written": exact}

@@ -70,6 +70,11 @@ LONG_POLL_MS_MAX: Final = 60_000
 
 # Large enough to make rolling rare, small enough that recovery scans and retention stay quick.
 SEGMENT_BYTES_DEFAULT: Final = 256 * MIB
+# How long retention keeps a message, beyond its time, for a reader that it waits for: a week is enough to find out that
+# the reader is gone, and short of what disks are planned for.
+RETENTION_WAITS_MS: Final = 7 * 24 * 3600 * 1000
+# A hundred years: so far back a time of any message is one.
+RETENTION_WAITS_MS_MAX: Final = 100 * 365 * 24 * 3600 * 1000
 # One index entry for at least this many bytes of log.
 INDEX_INTERVAL_BYTES: Final = 16 * KIB
 

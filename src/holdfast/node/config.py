@@ -23,9 +23,10 @@ from holdfast.broker import callback_addresses
 from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.consensus.partner import PairSettings
 from holdfast.model import limits
-from holdfast.model.errors import BadValue, ConfigError
-from holdfast.model.names import NODE_NAME
+from holdfast.model.errors import BadCursorName, BadValue, ConfigError
+from holdfast.model.names import NODE_NAME, cursor_name
 from holdfast.model.topics import TopicConfig
+from holdfast.model.waiting import RetentionWait
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
@@ -135,6 +136,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retention_bytes: Annotated[
         int | None, Meta(description="how much new topics keep in each partition; absent: everything")
     ] = None
+    retention_waits_for: Annotated[
+        list[str],
+        Meta(description="readers, by their cursors, that retention waits for in topics that they read; empty: nobody"),
+    ] = msgspec.field(default_factory=list)
+    retention_waits_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=limits.RETENTION_WAITS_MS_MAX,
+            description="how much longer than else a message is kept for a reader that is waited for",
+        ),
+    ] = limits.RETENTION_WAITS_MS
     retention_check_ms: Annotated[int, Meta(ge=10, description="how often retention looks for what to delete")] = 30_000
     segment_bytes: Annotated[
         int, Meta(ge=4096, description="size at which a segment file is sealed and the next one begun")
@@ -251,6 +264,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         try:
             self.default_topic.checked()
             self.callback_policy  # noqa: B018 - raises
+            self.retention_wait  # noqa: B018 - raises
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
@@ -315,6 +329,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def default_topic(self) -> TopicConfig:
         return TopicConfig(retention_ms=self.retention_ms, retention_bytes=self.retention_bytes)
+
+    @property
+    def retention_wait(self) -> RetentionWait:
+        """Raises `ConfigError`."""
+        try:
+            return RetentionWait(tuple(map(cursor_name, self.retention_waits_for)), self.retention_waits_ms)
+        except BadCursorName as error:
+            raise ConfigError(f"retention_waits_for: {error.message}") from error
 
     @property
     def callback_policy(self) -> CallbackPolicy:

@@ -125,6 +125,7 @@ class ClusterStore:
             now_ms=now_ms,
             segment_bytes=config.segment_bytes,
             default_retention=config.default_topic,
+            retention_wait=config.retention_wait,
             partitions_max=min(PARTITIONS_MAX, files_max // 5),
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
@@ -347,6 +348,7 @@ class PostgresStore:
                 timeout_s=self._config.store_timeout_ms / 1000,
                 dedupe_age_ms=self._config.dedupe_age_ms_max,
                 default_retention=self._config.default_topic,
+                retention_wait=self._config.retention_wait,
                 # While messages are kept here, every moment until it is noticed that the database is back counts.
                 retry_s_max=self._config.spill_flush_ms / 1000 if self._config.spills else 2.0,
             )

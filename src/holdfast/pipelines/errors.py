@@ -51,3 +51,8 @@ def from_spark(text: str) -> PipelineFailed:
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed
+
+
+def uncoded(error: HoldfastError) -> HoldfastError:
+    """An error of the connector as one whose text does not begin with its code, which the command adds."""
+    return from_spark(error.message) if error.message.startswith(f"[{error.code}] ") else error

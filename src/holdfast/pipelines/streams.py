@@ -72,6 +72,12 @@ class StreamRun:
     last_batch: int | None = None
     is_stopped: bool = False
 
+    def took(self, figures: BatchFigures) -> None:
+        self.batches += 1
+        self.rows += figures.rows
+        self.lag = figures.lag
+        self.last_batch = figures.batch
+
 
 class Reports:
     """Publishes the figures of each batch as JSON; what cannot be published is logged, and the query goes on."""
@@ -156,13 +162,15 @@ def _hear(
 ) -> None:
     """Take in what the query tells of batches that ended since."""
     for figures in batches_after(done.last_batch, query.recentProgress):
-        done.batches += 1
-        done.rows += figures.rows
-        done.lag = figures.lag
-        done.last_batch = figures.batch
-        tell(f"batch {figures.batch:,} done, {figures.rows_per_s:,.0f} rows/s, lag {figures.lag:,} messages")
+        done.took(figures)
+        tell(told_line(figures))
         if reports is not None:
             reports.publish(name, str(query.id), figures)
+
+
+def told_line(figures: BatchFigures) -> str:
+    """A batch in words, for the line of progress."""
+    return f"batch {figures.batch:,} done, {figures.rows_per_s:,.0f} rows/s, lag {figures.lag:,} messages"
 
 
 def _end(query: StreamingQuery, done: StreamRun) -> None:

@@ -9,6 +9,7 @@ The way of a read: `source` → `options` → `source_batch` or `source_stream`,
 (`broker_places`, `offsets`, `slices`) → `reading`, on the executors: `fetching` → `decoding` (`record_starts`).
 The way of a write: `source` → `sink_options` → `sink`, on the executors `sink_pieces` (`sink_encoding`) → `sink_calls`.
 Both ask brokers through `broker_calls`.
+Beside it: `archive_history` reads an archive (`archive_files`, `archive_format`) and the log behind it as one table.
 Around it: `spark_session` (`java`, `class_archive`, `shipping`), and `progress`, which tells the brokers how far a
 query is.
 
@@ -22,12 +23,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.spark.archive_history import history
     from holdfast.spark.shipping import cluster_config
     from holdfast.spark.spark_session import session
 
-_PLACES = {"cluster_config": "holdfast.spark.shipping", "session": "holdfast.spark.spark_session"}
+_PLACES = {
+    "cluster_config": "holdfast.spark.shipping",
+    "history": "holdfast.spark.archive_history",
+    "session": "holdfast.spark.spark_session",
+}
 
-__all__ = ["cluster_config", "session"]
+__all__ = ["cluster_config", "history", "session"]
 
 
 def __getattr__(name: str) -> Any:

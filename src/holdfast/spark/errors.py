@@ -41,6 +41,24 @@ class WriterAhead(CallerError):
     code = "writer_ahead"
 
 
+class ArchiveBusy(WorldError):
+    """Another process writes the archive."""
+
+    code = "archive_busy"
+
+
+class ArchiveDamaged(HoldfastError):
+    """What says which files of an archive count cannot be read."""
+
+    code = "archive_damaged"
+
+
+class ArchiveMismatch(CallerError):
+    """An archive holds another topic of that name, which was deleted since."""
+
+    code = "archive_mismatch"
+
+
 def with_code(kind: type[HoldfastError], text: str) -> HoldfastError:
     """An error whose text begins with its code."""
     return kind(f"[{kind.code}] {text}")

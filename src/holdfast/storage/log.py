@@ -45,6 +45,7 @@ from holdfast.model.entries import KIND_BATCH, NOTE_HEAD_BYTES, Entry
 from holdfast.model.errors import StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
+from holdfast.model.waiting import Kept
 from holdfast.storage.durable import sync_directory, sync_file
 from holdfast.storage.entries import EPOCH_MASK, EntryGone, Placed, checked
 from holdfast.storage.frames import FRAME_BYTES
@@ -334,10 +335,12 @@ class PartitionLog(ReadableLog):
         bytes_max: int | None,
         up_to: Offset,
         through_index: LogIndex | None = None,
+        kept: Kept | None = None,
     ) -> int:
         """Delete whole segments below `up_to` that are too old or too much; returns how many.
 
-        Notes take no offset, so a log that has any also says which entry is the last that may go.
+        Notes take no offset, so a log that has any also says which entry is the last that may go. What is `kept` for a
+        reader stays.
         """
         if older_than_ms is not None and 0 <= self.active.newest_ms < older_than_ms:
             with contextlib.suppress(Unavailable):  # then only what is full already can go
@@ -351,6 +354,8 @@ class PartitionLog(ReadableLog):
             too_much = bytes_max is not None and self.size_bytes - oldest.size >= bytes_max
             is_needed = oldest.next_offset > up_to or oldest in self._unsynced_sealed
             if through_index is not None and oldest.next_index > through_index + 1:
+                is_needed = True
+            if kept is not None and oldest.next_offset > kept.from_offset and oldest.newest_ms >= kept.since_ms:
                 is_needed = True
             if is_needed or not (too_old or too_much):
                 break

@@ -48,6 +48,7 @@ from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.member_errors import NodeRemoved
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
+from holdfast.model.waiting import NOBODY, RetentionWait
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire.push_batch import PushedBatch
 
@@ -69,6 +70,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         now_ms: Callable[[], TimestampMs],
         segment_bytes: int = SEGMENT_BYTES_DEFAULT,
         default_retention: TopicConfig | None = None,
+        retention_wait: RetentionWait = NOBODY,
         partitions_max: int = PARTITIONS_MAX,
         listen: tuple[str, int] | None = None,
         peers: Mapping[str, str] | None = None,
@@ -88,6 +90,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._files = TopicFiles(directory, segment_bytes, now_ms)
         self._partitions_max = partitions_max
         self._default_retention = default_retention or TopicConfig()
+        self.retention_wait = retention_wait
         self._on_fatal = on_fatal
         self._failure: HoldfastError | None = None
         self.forwarded_batches = 0
@@ -419,7 +422,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
 
     def expire(self) -> int:
         """Delete what retention no longer keeps; returns the number of segments."""
-        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms(), self.cursor)
+        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms(), self.cursor, self.retention_wait)
 
     async def verify(self) -> None:
         """Check sealed segments in the background: damage is reported, and mended, before somebody reads it."""

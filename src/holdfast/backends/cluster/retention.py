@@ -17,6 +17,7 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.names import DONE_CURSOR, is_internal
 from holdfast.model.topics import TopicConfig
+from holdfast.model.waiting import NOBODY, RetentionWait
 from holdfast.storage.syncer import Syncable, Syncer
 
 log = structlog.get_logger("holdfast.storage")
@@ -27,6 +28,7 @@ def expire(
     syncer: Syncer[Syncable],
     now_ms: TimestampMs,
     cursor: Callable[[TopicName, CursorName], Mapping[int, Offset] | None],
+    wait: RetentionWait = NOBODY,
 ) -> int:
     """Delete what retention no longer keeps; returns the number of segments."""
     deleted = 0
@@ -41,12 +43,23 @@ def expire(
         if config.retention_ms is None and config.retention_bytes is None:
             continue
         older_than = None if config.retention_ms is None else TimestampMs(now_ms - config.retention_ms)
-        deleted += replica.log.expire(
+        kept = wait.kept(partition, config, cursor, now_ms)
+        expired = replica.log.expire(
             older_than_ms=older_than,
             bytes_max=config.retention_bytes,
             up_to=replica.end,
             through_index=replica.shown_index,
+            kept=kept,
         )
+        deleted += expired
+        if expired and kept is not None and replica.log.start_offset > kept.from_offset:
+            # Nobody is to find out by a gap in an archive that its reader was away for too long.
+            log.warning(
+                "retention_overtook_reader",
+                partition=str(partition),
+                reader_at=kept.from_offset,
+                starts_at=replica.log.start_offset,
+            )
         replica.compact_to_log()
         if replica.log.has_unsynced_segments:
             syncer.request(replica.log)

@@ -37,6 +37,7 @@ from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, Top
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX, PARTITIONS_MAX
 from holdfast.model.messages import BatchPublished
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
+from holdfast.model.waiting import NOBODY, RetentionWait
 from holdfast.wire import record_batch
 from holdfast.wire.push_batch import PushedBatch
 
@@ -55,6 +56,7 @@ class PostgresBackend(NoMembers, NothingVoid):
         timeout_s: float,
         dedupe_age_ms: int = DEDUPE_AGE_MS_MAX,
         default_retention: TopicConfig | None = None,
+        retention_wait: RetentionWait = NOBODY,
         partitions_max: int = PARTITIONS_MAX,
         retry_s_max: float = RETRY_S_MAX,
     ) -> None:
@@ -66,7 +68,12 @@ class PostgresBackend(NoMembers, NothingVoid):
         self.writer = Writer(self.database, dedupe_age_ms=dedupe_age_ms, on_stored=self._on_stored)
         self.reading = Reading(self.database, self.known, self._on_state)
         self.retention = Retention(
-            self.database, self.known, now_ms=now_ms, dedupe_age_ms=dedupe_age_ms, cursor=self.cursor
+            self.database,
+            self.known,
+            now_ms=now_ms,
+            dedupe_age_ms=dedupe_age_ms,
+            cursor=self.cursor,
+            wait=retention_wait,
         )
         self._topics = Topics(
             self.database,

@@ -20,6 +20,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.names import DONE_CURSOR, is_internal
+from holdfast.model.waiting import NOBODY, Kept, RetentionWait
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -43,6 +44,7 @@ class Retention:
         now_ms: Callable[[], TimestampMs],
         dedupe_age_ms: int,
         cursor: Callable[[TopicName, CursorName], Mapping[int, Offset] | None],
+        wait: RetentionWait = NOBODY,
     ) -> None:
         self.deleted_messages = 0
         self._database = database
@@ -50,6 +52,7 @@ class Retention:
         self._now_ms = now_ms
         self._dedupe_age_ms = dedupe_age_ms
         self._cursor = cursor
+        self.wait = wait
         self._sweeping = asyncio.Lock()
 
     async def run_on(self, pause_s: float) -> None:
@@ -81,10 +84,21 @@ class Retention:
             if topic is None or (topic.config.retention_ms is None and topic.config.retention_bytes is None):
                 continue
             before_ms = None
+            now_ms = self._now_ms()
             if topic.config.retention_ms is not None:
-                before_ms = TimestampMs(self._now_ms() - topic.config.retention_ms)
-            while step := await self._expire_step(state, before_ms, topic.config.retention_bytes):
-                deleted += step
+                before_ms = TimestampMs(now_ms - topic.config.retention_ms)
+            kept = self.wait.kept(state.id, topic.config, self._cursor, now_ms)
+            expired = 0
+            while step := await self._expire_step(state, before_ms, topic.config.retention_bytes, kept):
+                expired += step
+            deleted += expired
+            if expired and kept is not None and state.start > kept.from_offset:
+                log.warning(
+                    "retention_overtook_reader",
+                    partition=str(state.id),
+                    reader_at=kept.from_offset,
+                    starts_at=state.start,
+                )
         self.deleted_messages += deleted
         return deleted
 
@@ -100,7 +114,13 @@ class Retention:
             deleted += step
         return deleted
 
-    async def _expire_step(self, state: PartitionState, before_ms: TimestampMs | None, bytes_max: int | None) -> int:
+    async def _expire_step(
+        self,
+        state: PartitionState,
+        before_ms: TimestampMs | None,
+        bytes_max: int | None,
+        kept: Kept | None,
+    ) -> int:
         rows_of_state = await self._database.fetch(sql("partition_states"), [state.topic_id], [state.id.number])
         if not rows_of_state:
             return 0
@@ -115,6 +135,9 @@ class Retention:
         if bytes_max is not None and size_bytes > bytes_max:
             found = await self._database.fetch(sql("expired_by_size"), *place, size_bytes - bytes_max, _STEP)
             cut = max(cut, found[0][0] if found else all_of_step)
+        if kept is not None and cut > kept.from_offset:
+            found = await self._database.fetch(sql("expired_by_age"), *place, rows.timestamp(kept.since_ms), _STEP)
+            cut = min(cut, max(kept.from_offset, found[0][0] if found else all_of_step))
         if cut <= start:
             return 0
         if size_bytes > _STEP_BYTES:

@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, Json, examples
+from holdfast.cli.pipeline import archive as archive_command
 from holdfast.cli.pipeline import insight as insight_command
 from holdfast.cli.pipeline import recover as recover_command
 from holdfast.cli.pipeline.arguments import ManyValues
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
 
+app.command("archive", epilog=archive_command.EXAMPLES)(archive_command.archive)
 app.command("insight", epilog=insight_command.EXAMPLES)(insight_command.insight)
 app.command("recover", epilog=recover_command.EPILOG)(recover_command.recover)
 

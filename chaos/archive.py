@@ -1,0 +1,229 @@
+"""An archive whose driver is killed again and again: `python -m chaos.archive --kills 20`.
+
+The driver is the command, `holdfast pipeline archive`, with all its processes. It is killed in turn while it archives
+new messages and while it compacts files: as soon as it writes rows, as soon as all of them are written, as soon as it
+has committed, or at any moment. After each kill the files that count are read, with Arrow and without Spark: every
+offset up to where the archive says it is stands there once, and the view for other readers has no row twice. At the end
+a last driver does the rest, and every message that was acknowledged is there once, as it was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from holdfast import BlockingClient
+from holdfast.spark.archive_files import ArchiveReader
+from holdfast.testing import LocalCluster
+
+TOPIC: Final = "archived"
+PARTITIONS: Final = 3
+BURST: Final = 3000
+# A driver has to be at work within this time, and the last one done.
+WORK_S: Final = 240.0
+_POLL_S: Final = 0.001
+_ANY_MOMENT_S: Final = 1.5
+_SMALL: Final = {
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+# Batches of a few hundred messages, so that there are many of them.
+_BATCHES: Final = ("--batch-size", "16KiB", "--compact-files", "10000", "--interval", "100ms")
+_COMPACTION: Final = ("--once", "--compact-files", "2", "--keep-replaced", "1s")
+
+Row = tuple[int, int]
+
+
+class Driver:
+    """The command in a process group of its own, so that Python, Java and their workers die together."""
+
+    def __init__(
+        self,
+        archive: Path,
+        servers: str,
+        log: Path,
+        topic: str = TOPIC,
+        master: str = "local[2]",
+        conf: Mapping[str, str] = _SMALL,
+    ) -> None:
+        self._log = log
+        self._command = [str(Path(sys.executable).parent / "holdfast"), "pipeline", "archive", topic]
+        self._command += ["--to", str(archive), "--server", servers, "--master", master]
+        self._command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        command = [*self._command, *options]
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Let a driver come to its end."""
+        try:
+            assert process.wait(WORK_S) == 0, f"the driver failed: {self._log.read_text('utf-8')[-2000:]}"
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def moments(archive: Path, dice: random.Random) -> dict[str, Callable[[], bool]]:
+    """What to wait for before a kill, from now on."""
+    files, commits = archive / "_archive" / "files", archive / "_archive" / "commits"
+    known = set(_names(files)), set(_names(commits))
+    any_moment_s = dice.uniform(0, _ANY_MOMENT_S)
+    begun: list[float] = []
+
+    def is_writing() -> bool:
+        return bool(set(_names(files)) - known[0])
+
+    def has_written() -> bool:
+        new = set(_names(files)) - known[0]
+        return any(not (files / name / "_temporary").exists() and any((files / name).iterdir()) for name in new)
+
+    def is_any_moment() -> bool:
+        if is_writing():
+            begun.append(time.monotonic())
+        return bool(begun) and time.monotonic() - begun[0] > any_moment_s
+
+    return {
+        "it was writing rows": is_writing,
+        "it had written all rows": has_written,
+        "it had committed": lambda: bool(set(_names(commits)) - known[1]),
+        f"{any_moment_s:.2f} s after it began to write": is_any_moment,
+    }
+
+
+def _names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir() if path.name[0].isdigit()] if directory.exists() else []
+
+
+def places(paths: list[Path]) -> list[Row]:
+    """Partition and offset of every row in these files."""
+    found: list[Row] = []
+    for path in paths:
+        # Not as a dataset: of a path it would make columns.
+        with pq.ParquetFile(path) as file:
+            columns = file.read(columns=["partition", "offset"]).to_pydict()
+        found += zip(columns["partition"], columns["offset"], strict=True)
+    return found
+
+
+def check(archive: Path) -> int:
+    """Hold the files that count against what the archive says of itself; returns the number of rows."""
+    reader = ArchiveReader(archive)
+    state = reader.load()
+    counted = places([reader.files / path for path in state.files])
+    extents = state.topics[TOPIC].partitions if state.topics else {}
+    expected = [(number, offset) for number, extent in extents.items() for offset in range(extent.start, extent.end)]
+    assert sorted(counted) == sorted(expected), "every offset is there once"
+    viewed = places(list(archive.glob("topic=*/date=*/hour=*/*.parquet")))
+    assert len(viewed) == len(set(viewed)) and set(viewed) <= set(expected), "nobody sees a row twice"
+    return len(counted)
+
+
+def archived(archive: Path) -> int:
+    """Messages that the archive says it has."""
+    reader = ArchiveReader(archive)
+    topics = reader.load().topics if reader.exists() else {}
+    return sum(extent.rows for extent in topics[TOPIC].partitions.values()) if topics else 0
+
+
+def values(paths: list[Path]) -> list[bytes]:
+    found: list[bytes] = []
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            found += file.read(columns=["value"]).to_pydict()["value"]
+    return sorted(found)
+
+
+def run(kills: int, seed: int, directory: Path, console: Console) -> bool:
+    dice = random.Random(seed)
+    archive = directory / "archive"
+    sent: list[bytes] = []
+    with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
+        broker.create_topic(TOPIC, partitions=PARTITIONS)
+        driver = Driver(archive, cluster.url, directory / "driver.log")
+        for number in range(kills):
+            is_compaction = number % 2 == 1
+            if not is_compaction:
+                sent += publish(broker, len(sent), dice)
+            goal = len(sent) if is_compaction else len(sent) - BURST + 1
+            process = driver.start(*(_COMPACTION if is_compaction else _BATCHES))
+            try:
+                # All is archived, and what it writes is a compaction; or it is in the middle of archiving.
+                wait_for(lambda: archived(archive) >= goal, process)  # noqa: B023
+                when, is_now = dice.choice(list(moments(archive, dice).items()))
+                wait_for(is_now, process)
+                was_alive = process.poll() is None
+            finally:
+                kill(process)
+            rows = check(archive)
+            work = "compacted" if is_compaction else "archived"
+            found = f"{rows:,} rows in {len(ArchiveReader(archive).load().files)} files, each offset once"
+            console.print(
+                f"kill {number + 1}: while it {work}, when {when}{'' if was_alive else ' (too late)'}; {found}"
+            )
+        driver.finish(driver.start(*_COMPACTION))
+        rows = check(archive)
+        reader = ArchiveReader(archive)
+        state = reader.load()
+        counted = values([reader.files / path for path in state.files])
+        viewed = values(list(archive.glob("topic=*/date=*/hour=*/*.parquet")))
+        lag = broker.cursor(TOPIC, "archive").lag
+    console.print(
+        f"sent {len(sent):,}, archived {rows:,} in {len(state.files)} files, commit {state.version}; lag {lag}"
+    )
+    return counted == viewed == sorted(sent) and lag == 0
+
+
+def publish(broker: BlockingClient, first: int, dice: random.Random) -> list[bytes]:
+    some = [b"%d %s" % (first + number, dice.randbytes(20).hex().encode()) for number in range(BURST)]
+    broker.publish_many(TOPIC, some)
+    return some
+
+
+def wait_for(is_now: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait for the moment; a driver that had nothing left to do may end before it comes."""
+    deadline = time.monotonic() + WORK_S
+    while not is_now() and process.poll() is None:
+        assert time.monotonic() < deadline, f"the driver was not at work within {WORK_S:g} s"
+        time.sleep(_POLL_S)
+    assert process.poll() in (None, 0), "the driver failed by itself; see its log"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.archive", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="how often the driver is killed")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--directory", type=Path, help="where the archive stays (default: a temporary one)")
+    options = parser.parse_args()
+    console = Console(width=150)
+    console.print(f"seed {options.seed}")
+    with contextlib.ExitStack() as stack:
+        directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory.mkdir(parents=True, exist_ok=True)
+        is_exact = run(options.kills, options.seed, directory, console)
+    console.print("[green]every message once[/green]" if is_exact else "[red]not exact[/red]")
+    return 0 if is_exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The directory of an archive: a commit counts whole or not at all, wherever its writer dies, and views follow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.model.errors import HoldfastError
+from holdfast.spark import archive_files
+from holdfast.spark.archive_files import ArchiveReader, ArchiveWriter
+from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Extent, State
+
+ROWS = 10
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to a test: nothing behind it runs that could put anything in order."""
+
+
+def batch(writer: ArchiveWriter, **changes: Any) -> Commit:
+    """A commit of two files, which are there as Spark leaves them."""
+    place = writer.new_place()
+    version = writer.state.version + 1
+    added = []
+    for number in range(2):
+        path = place / "_topic=t" / "_date=2026-11-18" / "_hour=5" / f"part-{number}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d/%d" % (version, number))
+        path.with_name(f".{path.name}.crc").touch()
+        relative = str(path.relative_to(writer.files))
+        added.append(ArchivedFile(path=relative, topic="t", date="2026-11-18", hour=5, rows=ROWS, size_bytes=3))
+    end = 2 * ROWS * version
+    topics = {"t": ArchivedTopic(created_ms=1, partitions={0: Extent(start=0, end=end)})}
+    given = {"kind": "batch", "added": tuple(added), "topics": topics, **changes}
+    return Commit(version=version, time_ms=1000 * version, **given)
+
+
+def compaction(writer: ArchiveWriter) -> Commit:
+    """One that replaces everything, and forgets what was replaced before."""
+    replaced = tuple(writer.state.files.values())
+    return batch(writer, kind="compaction", topics={}, replaced=replaced, forgotten=tuple(writer.state.retired))
+
+
+def shown(directory: Path) -> list[bytes]:
+    return sorted(path.read_bytes() for path in directory.glob("topic=t/date=2026-11-18/hour=05/*.parquet"))
+
+
+def counted(archive: ArchiveReader, state: State) -> list[bytes]:
+    return sorted((archive.files / path).read_bytes() for path in state.files)
+
+
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+    """Do something and die at that change of the disk; says whether there were so many."""
+    left = [step]
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return call(*arguments, **options)
+
+        return called
+
+    with monkeypatch.context() as patched:
+        for place, name in ((os, "link"), (os, "fsync"), (Path, "unlink"), (Path, "replace"), (Path, "rmdir")):
+            patched.setattr(place, name, dying(getattr(place, name)))
+        try:
+            work()
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", [batch, compaction])
+def test_commit_counts_whole_or_not_at_all_wherever_its_writer_is_killed(
+    kind: Callable[[ArchiveWriter], Commit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a killed process all that it wrote is there; syncing is for machines.
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    # So that the commit under test also writes a snapshot.
+    monkeypatch.setattr(archive_files, "SNAPSHOT_EVERY", 4)
+    outcomes = set()
+    step = 0
+    while True:
+        directory = tmp_path / str(step)
+        with ArchiveWriter(directory).opened() as writer:
+            writer.commit(batch(writer))
+            writer.commit(compaction(writer))
+            writer.commit(batch(writer))
+            before = writer.state
+            commit = kind(writer)
+            was_killed = killed_at(step, monkeypatch, lambda: writer.commit(commit))  # noqa: B023
+        reader = ArchiveReader(directory)
+        found = reader.load()
+        after = before.after(commit)
+        assert found in (before, after), "readers see one state or the other"
+        old, added = {b"2/0", b"2/1", b"3/0", b"3/1"}, {b"4/0", b"4/1"}
+        seen = set(shown(directory))
+        assert len(seen) == len(shown(directory)) and seen <= old | added
+        if kind is compaction:
+            assert not (seen & old and seen & added), "no row is there twice"
+        else:
+            assert seen >= old, "what was there stays"
+        with ArchiveWriter(directory).opened() as writer:
+            assert writer.state == found, "what readers saw stays"
+            assert shown(directory) == counted(writer, found)
+            known = found.files.keys() | found.retired.keys()
+            there = {str(path.relative_to(writer.files)) for path in writer.files.rglob("*.parquet")}
+            assert there == known, "nothing is left that no commit knows"
+            writer.commit(batch(writer))
+            assert shown(directory) == counted(writer, writer.state) and not list(directory.rglob("*/.0*.json*"))
+        outcomes.add((was_killed, found == after))
+        if not was_killed:
+            break
+        step += 1
+    assert outcomes == {(True, False), (True, True), (False, True)} and step > 10
+
+
+def test_snapshots_bound_the_log_and_readers_that_began_before_find_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive_files, "SNAPSHOT_EVERY", 5)
+    with ArchiveWriter(tmp_path).opened() as writer:
+        for _ in range(13):
+            writer.commit(batch(writer))
+        own = tmp_path / "_archive"
+        assert len(list((own / "commits").iterdir())) == 8, "those behind the last but one snapshot"
+        assert sorted(path.stem for path in (own / "snapshots").iterdir()) == [f"{5:020}", f"{10:020}"]
+        assert ArchiveReader(tmp_path).load() == writer.state
+        (own / "snapshots" / f"{10:020}.json").unlink()
+        assert ArchiveReader(tmp_path).load() == writer.state, "the older snapshot leads to the same state"
+    (own / "view").unlink()
+    next(tmp_path.glob("topic=t/*/*/*.parquet")).unlink()
+    with ArchiveWriter(tmp_path).opened() as writer:
+        assert shown(tmp_path) == counted(writer, writer.state), "a view that nobody knows of is made anew"
+
+
+def test_one_process_writes_at_a_time(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path).opened() as writer:
+        with pytest.raises(HoldfastError, match="another process") as refused, ArchiveWriter(tmp_path).opened():
+            pass
+        assert refused.value.code == "archive_busy"
+        # A file system may forget a lock: then the number of the commit decides.
+        (tmp_path / "_archive" / "lock").unlink()
+        with ArchiveWriter(tmp_path).opened() as other:
+            other.commit(batch(other))
+            with pytest.raises(HoldfastError) as fenced:
+                writer.commit(batch(writer))
+            assert fenced.value.code == "archive_busy" and ArchiveReader(tmp_path).load() == other.state
+
+
+def test_file_system_without_links_has_no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    with ArchiveWriter(tmp_path).opened() as writer:
+        writer.commit(batch(writer))
+        assert shown(tmp_path) == [] and ArchiveReader(tmp_path).load() == writer.state
+        commit = batch(writer)
+        writer.commit(commit)
+        with pytest.raises(HoldfastError):
+            writer._put(tmp_path / "_archive" / "commits" / f"{commit.version:020}.json", b"")
+
+
+def test_damage_and_newer_formats_are_told(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path).opened() as writer:
+        writer.commit(batch(writer))
+    commit = tmp_path / "_archive" / "commits" / f"{1:020}.json"
+    for content, words in (
+        (b"{", "cannot be read"),
+        (commit.read_bytes().replace(b'"format":1', b'"format":2'), "newer"),
+    ):
+        commit.write_bytes(content)
+        with pytest.raises(HoldfastError, match=words) as told:
+            ArchiveReader(tmp_path).load()
+        assert told.value.code == "archive_damaged"
+    commit.rename(commit.with_name(f"{2:020}.json"))
+    with pytest.raises(HoldfastError, match="a commit is missing") as told:
+        ArchiveReader(tmp_path).load()
+    assert told.value.code == "archive_damaged"
+    with pytest.raises(HoldfastError) as elsewhere:
+        ArchiveReader("s3a://bucket/archive")
+    assert elsewhere.value.code == "bad_option"
