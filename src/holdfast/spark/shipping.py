@@ -18,7 +18,7 @@ import holdfast
 from holdfast.spark.java import cache_directory
 
 # What executors import; everything else of Holdfast stays here.
-_PACKAGES: Final = ("model", "spark")
+_PACKAGES: Final = ("model", "pipelines", "spark")
 # A zip has no clock: the same files make the same bytes.
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 

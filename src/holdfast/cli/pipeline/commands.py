@@ -11,11 +11,13 @@ from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, Json, Server, examples
 from holdfast.cli.pipeline.arguments import ManyValues
 from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
+from holdfast.cli.pipeline.transform import TRANSFORM_EPILOG, transform
 
 if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
 
 app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
+app.command("transform", epilog=TRANSFORM_EPILOG)(transform)
 
 EXIT_FLAWED: Final = 1
 _AUDIT_SETTINGS: Final = {
