@@ -105,6 +105,15 @@ class SparkCluster:
                         found.append(pid)
         return found
 
+    def kill_worker(self, number: int) -> None:
+        """Kill a worker and its executors, as when a machine is lost."""
+        worker = self._processes[1 + number]
+        executors = _children(worker.pid)
+        for pid in (worker.pid, *executors):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.wait()
+
     def _start(self, name: str, main: str, *arguments: str) -> None:
         home = Path(pyspark.__file__).parent
         environment = os.environ | {

@@ -64,6 +64,7 @@ def run_transform(
     group: str,
     starting: str = "earliest",
     batch_messages_max: int = BATCH_MESSAGES_MAX_DEFAULT,
+    tasks: int | None = None,
     once: bool = False,
     interval_s: float = streams.INTERVAL_S_DEFAULT,
     tell: Callable[[str], None] = lambda _: None,
@@ -79,7 +80,7 @@ def run_transform(
         subscribe=wanted.source,
         maxOffsetsPerTrigger=batch_messages_max,
         # Work is spread over all cores, however few partitions the topic has.
-        minPartitions=spark.sparkContext.defaultParallelism,
+        minPartitions=tasks or spark.sparkContext.defaultParallelism,
     )
     statement = StatementWriter(wanted, servers, tell)
     done = streams.run(

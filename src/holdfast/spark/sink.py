@@ -74,6 +74,9 @@ class BatchWriter(DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.writer_batch is not None:
+            return  # as with a query: another driver may be at it, and what it staged goes when the number is committed
+
         def drop(calls: SinkCalls) -> None:
             calls.abort(self._writer, "the job failed")
             if self._options.writer is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from holdfast.pipelines import computing, transform_sql
 from holdfast.pipelines.streams import StreamRun
 
 Run = Callable[..., StreamRun]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -58,9 +60,12 @@ def test_function_that_fails_on_some_rows_takes_the_others_on(
     broker.create_topic(topic, partitions=2)
     numbers = [b"x%d" % n if n % 10 == 3 else b"%d" % n for n in range(200)]
     broker.publish_many(topic, [holdfast.NewMessage(value=value, key=value) for value in numbers])
-    done = run(function=doubled, batch_messages_max=120)
+    done = run(function=doubled, batch_messages_max=120, tasks=5)
     assert (done.rows, done.batches, done.counts) == (200, 2, {"made": 180, "dead": 20})
-    assert values(broker, target) == sorted(b"%d" % (2 * int(value)) for value in numbers if value.isdigit())
+    for partition in (0, 1):
+        read = [message.value for message in broker.read(topic, partition=partition, offset=0, messages_max=1000)]
+        made = [message.value for message in broker.read(target, partition=partition, offset=0, messages_max=1000)]
+        assert made == [b"%d" % (2 * int(value)) for value in read if value.isdigit()], "in order, over all tasks"
     dead = messages(broker, f"{topic}.dead")
     assert sorted(message.value for message in dead) == sorted(value for value in numbers if not value.isdigit())
     for message in dead:
@@ -131,7 +136,7 @@ def test_function_with_a_state_keeps_it_from_batch_to_batch(
         broker.publish_many(topic, [holdfast.NewMessage(value=value, key=key) for key, value in pairs])
 
     publish((b"a", b"1"), (b"a", b"2"), (b"b", b"5"), (b"b", b"x"), (b"b", b"6"))
-    options: dict[str, Any] = {"function": summed, "is_stateful": True, "batch_rows_max": 1}
+    options: dict[str, Any] = {"function": summed, "is_stateful": True, "batch_rows_max": 1, "state_ttl_s": 3600}
     assert run(**options).counts == {"made": 4, "dead": 1}
     publish((b"a", b"10"), (b"b", b"10"))
     assert run(**options).counts == {"made": 2, "dead": 0}
@@ -165,6 +170,20 @@ def test_function_over_windows_is_called_when_one_ends(
     [dead] = messages(broker, f"{topic}.dead")
     assert (dead.key, json.loads(dead.value)) == (b"bad", {"key": "bad", "count": 1})
     assert "no such window" in dict(dead.headers)["holdfast-dead-error"]
+
+
+def test_examples_of_the_documentation_do_what_it_says(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str, tmp_path: Path
+) -> None:
+    section = (ROOT / "docs" / "pipelines.md").read_text("utf-8").partition("\n## transform\n")[2]
+    (tmp_path / "shop.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], "utf-8")
+    broker.create_topic(topic)
+    broker.publish_many(topic, [{"item": "tea", "count": 5}, {"item": "milk", "count": 1}, "no order"])
+    done = run(function=f"{tmp_path / 'shop.py'}:large")
+    assert done.counts == {"made": 1, "dead": 1}
+    assert [(message.key, message.json()) for message in messages(broker, target)] == [
+        (b"tea", {"item": "tea", "count": 5})
+    ]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ _SETTINGS: Final[dict[str, type]] = {
     "batches": str,
     "batch_rows": int,
     "batch_messages": int,
+    "tasks": int,
     "message_bytes_max": int,
     "starting": str,
 }
@@ -99,6 +100,10 @@ def transform(
         int | None,
         typer.Option(metavar="N", help="Messages of one transaction, at most (100000).", show_default=False),
     ] = None,
+    tasks: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tasks of a batch, at least (default: Spark's cores).", show_default=False),
+    ] = None,
     message_bytes_max: Annotated[
         int | None,
         typer.Option(metavar="N", help="How large a message may be: the brokers' setting.", show_default=False),
@@ -134,6 +139,7 @@ def transform(
     flags |= {"function": function, "sql": sql, "stateful": stateful, "window": window, "watermark": watermark}
     flags |= {"state_ttl": state_ttl, "event_time": event_time, "batches": batches, "batch_rows": batch_rows}
     flags |= {"batch_messages": batch_messages, "message_bytes_max": message_bytes_max, "starting": starting}
+    flags |= {"tasks": tasks}
     flags |= {"once": once, "interval": interval, "checkpoint": checkpoint, "group": group}
     flags |= {"report_topic": report_topic, "server": None if server == SERVER_DEFAULT else server}
     chosen_master, spark_conf, own = frame.settings("transform", config, _SETTINGS, flags)
@@ -154,6 +160,7 @@ def transform(
             group=own.get("group", f"transform-{wanted.target}"),
             starting=own.get("starting", _STARTS[0]),
             batch_messages_max=own.get("batch_messages", BATCH_MESSAGES_MAX_DEFAULT),
+            tasks=own.get("tasks"),
             tell=progress.tell,
             stop=stop.asked,
             **arguments,
@@ -177,8 +184,9 @@ def _wanted(own: dict[str, Any]) -> Transform:
             raise BadPipelineSetting(f"what {what}? Give --{name}")
     if own.get("starting", _STARTS[0]) not in _STARTS:
         raise BadPipelineSetting(f"starting is {' or '.join(_STARTS)}, not {own['starting']}")
-    if own.get("batch_messages", 1) < 1:
-        raise BadPipelineSetting("batch_messages is at least 1")
+    for name in ("batch_messages", "tasks"):
+        if own.get(name, 1) < 1:
+            raise BadPipelineSetting(f"{name} is at least 1")
     times = {f"{name}_s": duration_s(own[name]) for name in ("window", "watermark", "state_ttl") if name in own}
     is_stateful = own.get("stateful", False)
     return Transform(
