@@ -5,6 +5,8 @@ These are functions of DataFrames that know neither brokers nor queries; `transf
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +22,7 @@ from holdfast.pipelines.transform_functions import Found
 from holdfast.pipelines.transform_rows import over_batches
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_TIME: Final = "event_time"
 BATCH_ROWS_MAX_DEFAULT: Final = 10_000
@@ -127,3 +129,19 @@ def counts(target: str) -> list[Column]:
     """How many rows are for the target, and how many are dead."""
     is_made = f.col("topic") == target
     return [f.count_if(is_made).alias("made"), f.count_if(~is_made).alias("dead")]
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have Spark's settings so for a while; a query that starts meanwhile keeps them."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            if kept is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, kept)

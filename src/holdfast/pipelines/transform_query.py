@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.pipelines import streams, transform_sql
 from holdfast.pipelines.dead_letters import dead_topic
 from holdfast.pipelines.transform_functions import ship
-from holdfast.pipelines.transform_plans import Transform, counts, folded, mapped, timed
+from holdfast.pipelines.transform_plans import Transform, configured, counts, folded, mapped, timed
 from holdfast.pipelines.transform_statement import StatementWriter
 
 if TYPE_CHECKING:
@@ -34,8 +34,13 @@ if TYPE_CHECKING:
 NAME: Final = "transform"
 # A batch is a transaction, is held in memory where a statement runs row by row, and is repeated after a crash.
 BATCH_MESSAGES_MAX_DEFAULT: Final = 100_000
-_STATE_STORE: Final = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_STATE_SETTINGS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+# With states that are forgotten after a time Spark would run one empty batch after the other, and `once` never end.
+_TTL_SETTINGS: Final = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 
 def prepare(servers: str, wanted: Transform) -> None:
@@ -83,16 +88,21 @@ def run_transform(
         minPartitions=tasks or spark.sparkContext.defaultParallelism,
     )
     statement = StatementWriter(wanted, servers, tell)
-    done = streams.run(
-        _query(spark, messages, wanted, servers, statement),
-        name=NAME,
-        checkpoint=checkpoint,
-        once=once,
-        interval_s=interval_s,
-        tell=tell,
-        stop=stop,
-        reports=reports,
-    )
+    settings = {
+        **(_STATE_SETTINGS if wanted.is_stateful else {}),
+        **(_TTL_SETTINGS if wanted.state_ttl_s is not None else {}),
+    }
+    with configured(spark, settings):
+        done = streams.run(
+            _query(spark, messages, wanted, servers, statement),
+            name=NAME,
+            checkpoint=checkpoint,
+            once=once,
+            interval_s=interval_s,
+            tell=tell,
+            stop=stop,
+            reports=reports,
+        )
     for name, count in statement.counts.items():
         done.counts[name] = done.counts.get(name, 0) + count
     return done
@@ -105,8 +115,6 @@ def _query(
     if wanted.sql is None:
         assert wanted.function is not None, "a transform has a function or a statement"
         ship(spark, wanted.function)
-        if wanted.is_stateful:
-            spark.conf.set(_STATE_STORE, _ROCKSDB)
         made = folded(messages, wanted) if wanted.is_stateful else mapped(messages, wanted)
     else:
         rows = timed(messages, wanted)

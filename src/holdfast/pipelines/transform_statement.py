@@ -8,7 +8,6 @@ killed in between finds them again: the batch has the same rows.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,14 +18,15 @@ from pyspark.sql import Observation
 from holdfast.pipelines.dead_letters import dead_letters, rows_at
 from holdfast.pipelines.errors import from_spark
 from holdfast.pipelines.made_rows import MADE_DDL, Rules
-from holdfast.pipelines.transform_plans import Transform, counts
+from holdfast.pipelines.transform_plans import Transform, configured, counts
 from holdfast.pipelines.transform_sql import Failed, as_messages, failing, of_a_row, quietly, selected
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _QUERY_ID: Final = "sql.streaming.queryId"
+# Statements that run once, on few rows: compiling each takes longer than what it saves.
 _INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
@@ -68,7 +68,7 @@ class StatementWriter:
                 raise
             kept = rows.persist()
             try:
-                with interpreted(rows.sparkSession):
+                with configured(rows.sparkSession, _INTERPRETED):
                     failed = failing(kept, self._try, self._tell)
                 if not failed:
                     raise
@@ -82,19 +82,6 @@ class StatementWriter:
     def _made(self, rows: DataFrame) -> DataFrame:
         assert self._wanted.sql is not None
         return as_messages(selected(rows, self._wanted.sql), self._wanted.rules)
-
-
-@contextlib.contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Statements that run once, on few rows: compiling each takes longer than what it saves."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED}
-    for name, value in _INTERPRETED.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, kept in before.items():
-            spark.conf.set(name, str(kept))
 
 
 def without(rows: DataFrame, failed: list[Failed]) -> DataFrame:
