@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,6 @@ from holdfast.pipelines.transform_rows import over_batches
 from holdfast.pipelines.transform_state import READ, Fold, as_table
 
 RULES = Rules("orders", "made")
-ID = "orders-id"
 
 
 def message(offset: int, value: bytes | None = None, **more: Any) -> dict[str, Any]:
@@ -235,12 +235,23 @@ def test_function_that_returns_no_state_and_rows_ends_the_pipeline(returned: Any
 
 
 def test_state_is_bounded_and_none_forgets_it() -> None:
-    fold = Fold(lambda _state, _batch: ("x" * (1 << 20), None), RULES, '"before"')
+    fold = Fold(lambda _state, _batch: ("x" * (1 << 19), None), RULES, '"before"')
     [dead] = fold.take(pa.Table.from_batches([batch(message(1))]))
-    assert "the state has 1048578 bytes" in said(dead.to_pylist()[0])["error"].decode() and fold.text == '"before"'
+    assert (
+        "the state has 524290 bytes; at most 524288" in said(dead.to_pylist()[0])["error"].decode()
+        and fold.text == '"before"'
+    )
     fold = Fold(lambda _state, _batch: (None, None), RULES, '"before"')
     assert [table.num_rows for table in fold.take(pa.Table.from_batches([batch(message(1))]))] == [0]
     assert fold.text is None
+
+
+def test_letter_of_a_window_fits_with_its_reason() -> None:
+    state, rules = json.dumps("s" * 400), RULES._replace(message_bytes_max=1000)
+    for key, kept in ((b"k", b"k"), (b"k" * 700, None)):
+        [letter] = dead_letters.dead_window(key, state, ValueError("why"), rules).to_pylist()
+        assert (letter["topic"], letter["key"], letter["value"]) == ("orders.dead", kept, state.encode())
+        assert said(letter)["class"] == b"ValueError"
 
 
 def test_rows_of_a_key_come_in_the_order_of_the_log() -> None:

@@ -51,8 +51,8 @@ def dead_letter(row: pa.Table, error: Exception | str, rules: Rules) -> pa.Table
     if int(sizes(made)[0]) <= rules.message_bytes_max:
         return made
     left_out = headers({"value": f"left out, {len(message['value'] or b'')} bytes"})
-    short = {**letter, "key": None, "value": b"", "headers": [*reasons, *left_out]}
-    return pa.Table.from_pylist([short], schema=MADE)
+    without_value = {**letter, "key": None, "value": b"", "headers": [*reasons, *left_out]}
+    return pa.Table.from_pylist([without_value], schema=MADE)
 
 
 def headers(said: dict[str, str]) -> list[dict[str, Any]]:
@@ -93,7 +93,10 @@ def _places(rows: pa.RecordBatch) -> list[Place]:
 
 
 def dead_window(key: bytes | None, state: str, error: Exception, rules: Rules) -> pa.Table:
-    """The state of a window for whose end the function raised: its messages are in it, and nowhere else any more."""
+    """The state of a window for whose end the function raised, without the key where both together are too large."""
     said = headers({"topic": rules.source, **error_headers(error)})
     letter = {"topic": rules.source + DEAD_SUFFIX, "key": key, "value": state.encode(), "headers": said, "id": None}
-    return pa.Table.from_pylist([letter], schema=MADE)
+    made = pa.Table.from_pylist([letter], schema=MADE)
+    if int(sizes(made)[0]) <= rules.message_bytes_max:
+        return made
+    return pa.Table.from_pylist([{**letter, "key": None}], schema=MADE)

@@ -60,6 +60,8 @@ def selected(rows: DataFrame, sql: str) -> DataFrame:
 
 def check(result: DataFrame) -> None:
     """Refuse a result whose rows are no messages, and what a stream cannot do."""
+    if not result.isStreaming:
+        raise BadSql(f"the statement does not read {VIEW}: SELECT … FROM {VIEW}")
     if strange := [name for name in result.columns if name not in GIVEN]:
         raise BadSql(
             f"a message has no column {', '.join(strange)}; select {', '.join(GIVEN)}, and make one value of several "

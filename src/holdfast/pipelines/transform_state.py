@@ -24,8 +24,8 @@ from holdfast.pipelines.errors import BadFunction
 from holdfast.pipelines.made_rows import HEADERS, MADE, Rules, as_given, as_made
 from holdfast.pipelines.transform_rows import in_order
 
-# A state is read and written whole with each batch of its key.
-STATE_BYTES_MAX: Final = 1 << 20
+# A state is read and written whole with each batch of its key. It must fit into a dead letter, with the reason.
+STATE_BYTES_MAX: Final = 1 << 19
 _MOMENT: Final = pa.timestamp("us", "UTC")
 READ: Final = pa.schema(
     [
@@ -76,13 +76,14 @@ class Fold:
                 "things: the next state, and rows or None"
             )
         state, rows = returned
-        return _as_text(state), MADE.empty_table() if rows is None else as_made(rows, self._rules)
+        state_bytes_max = min(STATE_BYTES_MAX, self._rules.message_bytes_max // 2)
+        return _as_text(state, state_bytes_max), MADE.empty_table() if rows is None else as_made(rows, self._rules)
 
     def _bury(self, row: pa.Table, error: Exception) -> pa.Table:
         return dead_letter(row, error, self._rules)
 
 
-def _as_text(state: Any) -> str | None:
+def _as_text(state: Any, bytes_max: int) -> str | None:
     if state is None:
         return None
     try:
@@ -91,8 +92,8 @@ def _as_text(state: Any) -> str | None:
         raise BadFunction(
             f"[{BadFunction.code}] the function returned a state that JSON cannot say: {error}"
         ) from error
-    if len(text) > STATE_BYTES_MAX:
-        raise TooLarge(f"the state has {len(text)} bytes; at most {STATE_BYTES_MAX} are allowed")
+    if len(text) > bytes_max:
+        raise TooLarge(f"the state has {len(text)} bytes; at most {bytes_max} are allowed")
     return text
 
 

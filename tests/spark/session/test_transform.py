@@ -191,6 +191,7 @@ def test_examples_of_the_documentation_do_what_it_says(
     [
         ("SELEC 1", "has to be a query"),
         ("SELECT nothing FROM messages", "cannot be resolved"),
+        ("SELECT 'a' AS value", "does not read messages"),
         ("SELECT value, offset FROM messages", "no column offset"),
         ("SELECT key FROM messages", "needs the column value"),
         ("SELECT offset AS value FROM messages", "has to be binary or string"),
