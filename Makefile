@@ -21,7 +21,7 @@ KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover chaos-archive
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -103,6 +103,9 @@ chaos-archive: setup  ## kill a driver that archives and compacts, KILLS=20 time
 
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
 	$(BIN)/python -m chaos.spark --rounds $(FAULTS)
+
+chaos-transform: setup  ## kill the driver of a transform, FAULTS=8 times
+	$(BIN)/python -m chaos.spark_transform --kills $(FAULTS)
 
 soak-spark: setup  ## see that a long stream takes no more and more memory, SECONDS=600
 	$(BIN)/python -m chaos.spark_memory --seconds $(SECONDS)

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sysconfig
 import zlib
 from pathlib import Path
@@ -17,14 +18,27 @@ from chaos import recover as chaos_recover
 from chaos import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python, wait_for
 
+from holdfast import NewMessage
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
-from tests.cli.program import holdfast
+from tests.cli.program import HOLDFAST, environment, holdfast
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
 from tests.support.postgres import Server
 
 MESSAGES = 20_000
+FUNCTION = """
+import pathlib
+import time
+
+import pyarrow as pa
+
+
+def doubled(batch):
+    pathlib.Path(__file__).with_name("begun").touch()
+    time.sleep(0.05 * batch.num_rows)
+    return pa.table({"value": [str(2 * int(value)) for value in batch["value"].to_pylist()]})
+"""
 SPILLED = 40_000
 USE_ARCHIVE = {"HOLDFAST_SPARK_CLASS_ARCHIVE": "use"}
 
@@ -81,6 +95,46 @@ def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values
     assert chaos_archive.values(files) == sorted(values)
 
 
+def transformed(spark: SparkCluster, cluster: LocalCluster, directory: Path) -> None:
+    """A function of a file, on executors that have nothing of ours, one of whose workers is killed in the middle."""
+    (directory / "shop.py").write_text(FUNCTION)
+    values = [b"x%d" % number if number % 25 == 3 else b"%d" % number for number in range(200)]
+    conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
+    with cluster.connect_blocking() as broker:
+        broker.create_topic("numbers", partitions=2)
+        broker.publish_many("numbers", [NewMessage(value=value, key=value) for value in values])
+        options = ["--source", "numbers", "--target", "doubled", "--function", f"{directory / 'shop.py'}:doubled"]
+        options += ["--checkpoint", str(directory / "transform"), "--batch-rows", "20", "--once", "--json"]
+        options += ["--server", cluster.url.removeprefix("holdfast://"), "--master", spark.master, *conf]
+        staged = chaos.counted(cluster)["staged_messages"]
+        python = str(directory / "bare" / "python")
+        driver = subprocess.Popen(
+            [*HOLDFAST, "pipeline", "transform", *options],
+            env=environment(**USE_ARCHIVE, PYSPARK_PYTHON=python),
+            stdout=subprocess.PIPE,
+        )
+        try:
+            begun = directory / "begun"
+            wait_for(begun.exists, "the function is called on an executor", chaos.RECOVERY_S)
+            spark.lose_worker()
+            told, _ = driver.communicate(timeout=chaos.RECOVERY_S)
+        finally:
+            driver.kill()
+            driver.wait()
+        assert driver.returncode == 0 and json.loads(told.splitlines()[-1])["dead"] == 8
+        assert chaos.counted(cluster)["staged_messages"] > staged
+        found = {
+            topic: sorted(
+                message.value
+                for partition in (0, 1)
+                for message in broker.read(topic, partition=partition, offset=0, messages_max=1000)
+            )
+            for topic in ("doubled", "numbers.dead")
+        }
+    assert found["doubled"] == sorted(b"%d" % (2 * int(value)) for value in values if value.isdigit())
+    assert found["numbers.dead"] == sorted(value for value in values if not value.isdigit())
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +172,7 @@ def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, mo
         finally:
             driver.close()
         audited(spark, tmp_path)
+        transformed(spark, cluster, tmp_path)
         archived(spark, cluster, tmp_path, values)
         asyncio.run(recovered(spark, tmp_path))
     exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}

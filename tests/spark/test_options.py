@@ -93,8 +93,10 @@ def test_options_of_the_sink_are_its_own() -> None:
         "topic": "orders",
         "writer": None,
         "broker_timeout_s": 120.0,
+        "writer_batch": None,
     }
-    with pytest.raises(HoldfastError, match="there is no option subscribe; there are servers, topic, writer, broker"):
+    assert parse_sink_options({**given, "writer": "w", "writerBatch": "7"}).writer_batch == 7
+    with pytest.raises(HoldfastError, match="there is no option subscribe; there are servers, topic, writer, writerB"):
         parse_sink_options({"servers": "a", "subscribe": "orders"})
     with pytest.raises(HoldfastError, match=r"there is no option topik; did you mean topic\?"):
         parse_sink_options({"servers": "a", "topik": "orders"})

@@ -10,13 +10,14 @@ What all of them share is in `frame` (a session, settings from flags and a file,
 `charts`; `streams` and `rounds` run those that go on. Each has its logic as functions of DataFrames, which know neither
 files nor brokers: `archive_rules`, with `archiving` to do what they say; `audit_rules`, with `record_files` before it,
 `audit_verdict` behind it and `audit_page` to look at it; `insight_rules`, with `insight_source`, `insight_findings` and
-`insight_page`; `recover_rules`, with `recover_run` around it and `recover_targets` behind it.
+`insight_page`; `recover_rules`, with `recover_run` around it and `recover_targets` behind it; `transform_plans`, with
+`transform_rows`, `transform_state` and `transform_sql`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import threading
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
     from holdfast.pipelines.streams import Reports, StreamRun
 
-__all__ = ["archive", "audit", "insight", "recover"]
+__all__ = ["archive", "audit", "insight", "recover", "transform"]
 
 
 def archive(
@@ -150,4 +151,47 @@ def recover(
         order_by=order_by,
         partitions=partitions,
         tell=tell,
+    )
+
+
+def transform(
+    spark: SparkSession,
+    *,
+    source: str,
+    target: str,
+    checkpoint: str,
+    function: Callable[..., Any] | str | None = None,
+    sql: str | None = None,
+    servers: str = "127.0.0.1:8090",
+    group: str | None = None,
+    once: bool = True,
+    **options: Any,
+) -> StreamRun:
+    """Take a topic to another one, each message once; those for which it raises go to `<source>.dead`.
+
+    `function` is one, or its name. Options are those of `transform_plans.Transform` (`is_stateful`, `window_s`,
+    `watermark_s`, `event_time`, …) and of `transform_query.run_transform` (`starting`, `stop`, `reports`, …).
+    """
+    import dataclasses
+
+    from holdfast.pipelines import transform_functions
+    from holdfast.pipelines.transform_plans import Transform
+    from holdfast.pipelines.transform_query import prepare, run_transform
+
+    own = {each.name: options.pop(each.name) for each in dataclasses.fields(Transform) if each.name in options}
+    found = None
+    if isinstance(function, str):
+        found = transform_functions.find(function, is_stateful=own.get("is_stateful", False))
+    elif function is not None:
+        found = transform_functions.Found(function)
+    wanted = Transform(source=source, target=target, function=found, sql=sql, **own)
+    prepare(servers, wanted)
+    return run_transform(
+        spark,
+        wanted,
+        servers=servers,
+        checkpoint=checkpoint,
+        group=group or f"transform-{target}",
+        once=once,
+        **options,
     )

@@ -30,6 +30,18 @@ class BadPipelineSetting(CallerError):
     code = "bad_option"
 
 
+class BadFunction(CallerError):
+    """A function that cannot be found or called, or that returns something else than rows."""
+
+    code = "bad_function"
+
+
+class BadSql(CallerError):
+    """A statement that Spark does not understand, or whose rows are no messages."""
+
+    code = "bad_sql"
+
+
 class SparkNotInstalled(HoldfastError):
     """Holdfast is here without its extra `spark`."""
 
@@ -42,12 +54,24 @@ class PipelineFailed(HoldfastError):
     code = "pipeline_failed"
 
 
+def spark_not_installed(missing: ModuleNotFoundError) -> SparkNotInstalled:
+    return SparkNotInstalled(
+        f"pipelines need the package {missing.name}, which is not installed: run pip install -e '.[spark]' in the "
+        "directory of the sources, with the pip of this environment"
+    )
+
+
+def first_line(text: str) -> str:
+    """What Spark says first; before it stands which call failed, and behind it are plans and traces."""
+    lines = (line.strip(" :\t") for line in text.splitlines() if not line.startswith("An error occurred while calling"))
+    return next((line for line in lines if line), "no reason")
+
+
 def from_spark(text: str) -> PipelineFailed:
     """What Spark says of a failure, with the connector's code where its text has one."""
     if (coded := _CODED.search(text)) is None:
         raised = _RAISED.search(text)
-        reason = raised[1] if raised is not None else next(iter(text.strip().splitlines()), "no reason")
-        return PipelineFailed(f"Spark could not do it: {reason}")
+        return PipelineFailed(f"Spark could not do it: {first_line(text) if raised is None else raised[1]}")
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, SparkNotInstalled, from_spark
+from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark, spark_not_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,10 +150,7 @@ def running(
 
         import holdfast.spark
     except ModuleNotFoundError as missing:
-        raise SparkNotInstalled(
-            f"pipelines need the package {missing.name}, which is not installed: run pip install -e '.[spark]' in the "
-            "directory of the sources, with the pip of this environment"
-        ) from missing
+        raise spark_not_installed(missing) from missing
 
     local = _LOCAL_CONF if master.startswith("local") else {}
     spark = holdfast.spark.session(master, f"holdfast {name}", config={**_CONF, **local, **conf})

@@ -23,7 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import HoldfastError
@@ -49,13 +49,18 @@ _log = logging.getLogger("holdfast.pipelines")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """What became of one micro-batch; `lag` counts messages that were there when it was planned and are not done."""
+    """What became of one micro-batch; `lag` counts messages that were there when it was planned and are not done.
+
+    `late` are rows that came behind a watermark and were left out, and `counts` what the query observes.
+    """
 
     batch: int
     rows: int
     seconds: float
     lag: int
     offsets: Mapping[str, Mapping[str, int]]
+    late: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows_per_s(self) -> float:
@@ -69,6 +74,8 @@ class StreamRun:
     batches: int = 0
     rows: int = 0
     lag: int = 0
+    late: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
     last_batch: int | None = None
     is_stopped: bool = False
 
@@ -77,6 +84,9 @@ class StreamRun:
         self.rows += figures.rows
         self.lag = figures.lag
         self.last_batch = figures.batch
+        self.late += figures.late
+        for name, count in figures.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
 
 
 class Reports:
@@ -98,6 +108,8 @@ class Reports:
             "seconds": round(figures.seconds, 3),
             "rows_per_s": round(figures.rows_per_s, 1),
             "lag": figures.lag,
+            **({"late": figures.late} if figures.late else {}),
+            **figures.counts,
             "offsets": figures.offsets,
         }
         try:
@@ -194,11 +206,45 @@ def batches_after(last_batch: int | None, progress: Iterable[Mapping[str, Any]])
         ours = [offsets for source in each["sources"] if (offsets := _offsets(source["endOffset"])) is not None]
         yield BatchFigures(
             batch=each["batchId"],
-            rows=each["numInputRows"],
+            rows=_rows(each),
             seconds=each["durationMs"].get("triggerExecution", 0) / 1000,
             lag=sum(map(lag, each["sources"])),
             offsets={topic: numbers for offsets in ours for topic, numbers in offsets.items()},
+            late=sum(each_operator["numRowsDroppedByWatermark"] for each_operator in each.get("stateOperators", ())),
+            counts={
+                name: count
+                for observed in each.get("observedMetrics", {}).values()
+                for name, count in _named(observed).items()
+            },
         )
+
+
+def _rows(progress: Mapping[str, Any]) -> int:
+    """The messages of a batch. Spark counts one as often as it was read, and a query may read a batch several times."""
+    counted = int(progress["numInputRows"])
+    spans = [_span(source) for source in progress["sources"]]
+    return min(counted, sum(span for span in spans if span is not None)) if None not in spans else counted
+
+
+def _span(source: Mapping[str, Any]) -> int | None:
+    """How many offsets a batch goes over; of the first one the end says where it began."""
+    end = _offsets(source["endOffset"])
+    begin = _offsets(source.get("startOffset")) or {}
+    began = _offsets(source["endOffset"], "began") or {}
+    if end is None:
+        return None
+    starts = {
+        (topic, number): begin.get(topic, {}).get(number, began.get(topic, {}).get(number))
+        for topic, numbers in end.items()
+        for number in numbers
+    }
+    if None in starts.values():
+        return None
+    return sum(max(0, end[topic][number] - (start or 0)) for (topic, number), start in starts.items())
+
+
+def _named(observed: Any) -> Mapping[str, int]:
+    return observed if isinstance(observed, dict) else observed.asDict()
 
 
 def _is_batch(progress: Mapping[str, Any]) -> bool:
@@ -217,10 +263,10 @@ def lag(source: Mapping[str, Any]) -> int:
     )
 
 
-def _offsets(text: str | None) -> dict[str, dict[str, int]] | None:
+def _offsets(text: str | None, name: str = "offsets") -> dict[str, dict[str, int]] | None:
     """The offsets of one of our sources, as Spark passes them on; others have something else there."""
     try:
         kept = json.loads(text or "null")
     except ValueError:
         return None
-    return kept["offsets"] if isinstance(kept, dict) and isinstance(kept.get("offsets"), dict) else None
+    return kept[name] if isinstance(kept, dict) and isinstance(kept.get(name), dict) else None

@@ -50,28 +50,33 @@ class Staged(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A job: one transaction of a writer that is not used again."""
+    """A job: one transaction of a writer that is not used again, or of one whose jobs are numbered."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._writer = options.writer or f"spark-{uuid.uuid4()}"
+        self._number = options.writer_batch or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _staged(self._options, self._writer, 0, iterator)
+        return _staged(self._options, self._writer, self._number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        is_new = _commit(self._options, self._writer, 0, messages)
+        is_new = _commit(self._options, self._writer, self._number, messages)
         if self._options.writer is None:
             # The rows are there: a job that failed now would be run again, and they would be there twice.
             _clean_up(self._options, lambda calls: calls.forget(self._writer), f"forget the writer {self._writer}")
         elif not is_new:
             _log.warning(
-                "a job of the writer %s was committed before: the rows of this one are not written again. For other "
-                "rows choose another name",
+                "a job of the writer %s was committed before as number %d: the rows of this one are not written again. "
+                "For other rows choose another name, or the next writerBatch",
                 self._writer,
+                self._number,
             )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._options.writer_batch is not None:
+            return  # as with a query: another driver may be at it, and what it staged goes when the number is committed
+
         def drop(calls: SinkCalls) -> None:
             calls.abort(self._writer, "the job failed")
             if self._options.writer is None:

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, Stri
 from holdfast.spark.errors import BadOption, BadSchema, with_code
 from holdfast.spark.options import BROKER_TIMEOUT_S_DEFAULT, known_options, parse_duration_s, parse_servers
 
-SINK_NAMES: Final = ("servers", "topic", "writer", "brokerTimeout")
+SINK_NAMES: Final = ("servers", "topic", "writer", "writerBatch", "brokerTimeout")
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 _WRITER = re.compile(r"[A-Za-z0-9._-]{1,180}")
 _TEXT: Final = (BinaryType, StringType)
@@ -32,6 +32,8 @@ class SinkOptions(NamedTuple):
     topic: str | None
     writer: str | None
     broker_timeout_s: float
+    # Of a job: the number of what it brings, under the name of its writer.
+    writer_batch: int | None = None
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -40,11 +42,15 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     writer = options.get("writer")
     if writer is not None and not _WRITER.fullmatch(writer):
         raise with_code(BadOption, "writer has 1 to 180 letters, digits, '.', '_' and '-'")
+    batch = options.get("writerBatch")
+    if batch is not None and (writer is None or not re.fullmatch("[0-9]{1,18}", batch)):
+        raise with_code(BadOption, "writerBatch is a whole number from 0 on, and goes with the option writer")
     return SinkOptions(
         servers=parse_servers(options.get("servers", "")),
         topic=options.get("topic") or None,
         writer=writer,
         broker_timeout_s=parse_duration_s(options, "brokerTimeout", BROKER_TIMEOUT_S_DEFAULT),
+        writer_batch=None if batch is None else int(batch),
     )
 
 

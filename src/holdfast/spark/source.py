@@ -66,5 +66,7 @@ class HoldfastSource(DataSource):
         from holdfast.spark.sink import StreamWriter
 
         options = parse_sink_options(dict(self.options))
+        if options.writer_batch is not None:
+            raise with_code(BadOption, "writerBatch is for jobs: a query numbers its batches itself")
         check_columns(schema, options)
         return StreamWriter(options)

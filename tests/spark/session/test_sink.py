@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.client import BlockingClient
+from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import (
     HTTP_BODY_BYTES_MAX,
     RECEIPTS_PER_COMMIT_MAX,
@@ -92,6 +93,8 @@ def test_topics_and_partitions_may_be_columns(
         ("'a' AS value", {"topic": ""}, "bad_option"),
         ("'a' AS value", {"topik": "x"}, "bad_option"),
         ("'a' AS value", {"writer": "a/b"}, "bad_option"),
+        ("'a' AS value", {"writerBatch": "1"}, "bad_option"),
+        ("'a' AS value", {"writer": "a", "writerBatch": "-1"}, "bad_option"),
     ],
 )
 def test_what_cannot_be_written_is_said_before_it_begins(
@@ -196,6 +199,24 @@ def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
         named.commit([named.write(of(value))])
     assert f"a job of the writer nightly-{topic} was committed before" in caplog.text
     assert values(broker, topic) == ["a", "monday"]
+
+
+def test_numbered_jobs_of_a_writer_are_written_once_each_and_in_order(
+    broker: BlockingClient, servers: str, topic: str
+) -> None:
+    def write(number: int, value: str, *, fails: bool = False) -> None:
+        given = {"servers": servers, "topic": topic, "writer": f"batches-{topic}", "writerBatch": str(number)}
+        job = BatchWriter(parse_sink_options(given))
+        staged = job.write(iter([pa.record_batch([[value]], names=["value"])]))
+        (job.abort if fails else job.commit)([staged])
+
+    broker.create_topic(topic)
+    write(3, "nobody sees this", fails=True)
+    for number, value in ((3, "a"), (3, "a again"), (4, "b")):
+        write(number, value)
+    with pytest.raises(HoldfastError, match=r"\[writer_ahead\]"):
+        write(3, "a as it was before")
+    assert values(broker, topic) == ["a", "b"]
 
 
 def test_as_many_receipts_as_a_commit_takes_fit_into_a_request(broker: BlockingClient, topic: str) -> None:

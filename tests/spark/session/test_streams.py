@@ -32,9 +32,36 @@ def test_figures_are_those_of_batches_that_were_not_told_of_before() -> None:
     found = list(streams.batches_after(5, [told(5), told(6), told(6), told(7), idle]))
     assert [(each.batch, each.rows, each.rows_per_s, each.lag) for each in found] == [(6, 11, 22, 3), (7, 11, 22, 3)]
     assert found[0].offsets == OFFSETS
+    assert (found[0].late, found[0].counts) == (0, {})
     foreign = {"endOffset": '{"logOffset": 3}', "latestOffset": "3"}
     [other] = streams.batches_after(None, [told(0, sources=[foreign])])
     assert (other.lag, other.offsets) == (0, {})
+
+
+def test_figures_count_a_message_once_however_often_it_was_read() -> None:
+    end = '{"offsets": {"orders": {"0": 7, "1": 4}}, "created_ms": {}, "began": {"orders": {"0": 2, "1": 0}}}'
+    start = '{"offsets": {"orders": {"0": 5, "1": 4}}, "created_ms": {}}'
+    for begins_at, rows in ((None, 9), (start, 2)):
+        source = {"startOffset": begins_at, "endOffset": end, "latestOffset": end}
+        [figures] = streams.batches_after(None, [told(0, numInputRows=33, sources=[source])])
+        assert figures.rows == rows
+        [figures] = streams.batches_after(None, [told(0, numInputRows=1, sources=[source])])
+        assert figures.rows == 1, "some had expired"
+
+
+def test_figures_have_what_a_query_counts_and_what_came_too_late() -> None:
+    batches = [
+        told(
+            number,
+            observedMetrics={"mine": {"made": 3, "dead": number}},
+            stateOperators=[{"numRowsDroppedByWatermark": 2}],
+        )
+        for number in (1, 2)
+    ]
+    done = streams.StreamRun()
+    for figures in streams.batches_after(None, batches):
+        done.took(figures)
+    assert (done.counts, done.late, done.batches) == ({"made": 6, "dead": 3}, 4, 2)
 
 
 def test_stream_is_run_once_then_continuously_and_stopped_in_order(

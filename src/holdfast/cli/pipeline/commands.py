@@ -12,6 +12,7 @@ from holdfast.cli.options import SERVER_DEFAULT, Json, examples
 from holdfast.cli.pipeline import archive as archive_command
 from holdfast.cli.pipeline import insight as insight_command
 from holdfast.cli.pipeline import recover as recover_command
+from holdfast.cli.pipeline import transform as transform_command
 from holdfast.cli.pipeline.arguments import ManyValues
 from holdfast.cli.pipeline.options import Conf, Config, Master, Server, conf_pairs
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
 
 app = typer.Typer(help="Data pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
-
 app.command("archive", epilog=archive_command.EXAMPLES)(archive_command.archive)
 app.command("insight", epilog=insight_command.EXAMPLES)(insight_command.insight)
 app.command("recover", epilog=recover_command.EPILOG)(recover_command.recover)
+app.command("transform", epilog=transform_command.TRANSFORM_EPILOG)(transform_command.transform)
 
 EXIT_FLAWED: Final = 1
 _AUDIT_SETTINGS: Final = {

@@ -1,0 +1,147 @@
+"""What a transform does with rows, as plans: through a function over batches, or through one with a state.
+
+These are functions of DataFrames that know neither brokers nor queries; `transform_sql` has those for statements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import functions as f
+
+from holdfast.model.limits import MESSAGE_BYTES_MAX
+from holdfast.model.names import topic_name
+from holdfast.pipelines.dead_letters import dead_topic
+from holdfast.pipelines.errors import BadPipelineSetting, first_line
+from holdfast.pipelines.made_rows import ARROW, BATCHES, MADE_DDL, Rules
+from holdfast.pipelines.transform_functions import Found
+from holdfast.pipelines.transform_rows import over_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+EVENT_TIME: Final = "event_time"
+BATCH_ROWS_MAX_DEFAULT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform:
+    """What is to be done: a `function` or a statement (`sql`), and how rows come to it.
+
+    `event_time` is an expression; where it is null, or not given, the time of a message is its timestamp.
+    """
+
+    source: str
+    target: str
+    function: Found | None = None
+    sql: str | None = None
+    is_stateful: bool = False
+    window_s: float | None = None
+    watermark_s: float | None = None
+    state_ttl_s: float | None = None
+    event_time: str | None = None
+    batches: str = ARROW
+    batch_rows_max: int = BATCH_ROWS_MAX_DEFAULT
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself (`bad_option`), or names no topic (`bad_topic`)."""
+        topic_name(self.source)
+        topic_name(self.target)
+        wrong = [
+            (self.target in (self.source, dead_topic(self.source)), "target has to be another topic than source"),
+            ((self.function is None) == (self.sql is None), "give a function or sql, one of both"),
+            (self.is_stateful and self.function is None, "stateful goes with a function; sql says itself what it is"),
+            (self.window_s is not None and not self.is_stateful, "window goes with stateful; sql has its own windows"),
+            ((self.window_s is None) < (self.watermark_s is None), "window needs a watermark: when is a window over?"),
+            (self.state_ttl_s is not None and not self.is_stateful, "state_ttl goes with stateful"),
+            (
+                self.state_ttl_s is not None and self.window_s is not None,
+                "a window ends by itself: leave state_ttl out",
+            ),
+            (
+                self._uses_time and self.sql is None and self.window_s is None,
+                "watermark and event_time go with windows",
+            ),
+            (self.batches not in BATCHES, f"batches is one of {', '.join(BATCHES)}"),
+            (self.batch_rows_max < 1, "batch_rows is at least 1"),
+            (self.message_bytes_max < 1, "message_bytes_max is at least 1"),
+        ]
+        for is_wrong, words in wrong:
+            if is_wrong:
+                raise BadPipelineSetting(words)
+
+    @property
+    def _uses_time(self) -> bool:
+        return self.watermark_s is not None or self.event_time is not None
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self.source, self.target, self.batches, self.batch_rows_max, self.message_bytes_max)
+
+
+def timed(messages: DataFrame, wanted: Transform) -> DataFrame:
+    """With the time of each message, and how late one may come."""
+    own = f.col("timestamp")
+    try:
+        time = own if wanted.event_time is None else f.coalesce(f.expr(wanted.event_time).cast("timestamp"), own)
+        rows = messages.withColumn(EVENT_TIME, time)
+    except (AnalysisException, ParseException) as error:
+        raise BadPipelineSetting(f"event_time is no time of a message: {first_line(str(error))}") from error
+    return rows if wanted.watermark_s is None else rows.withWatermark(EVENT_TIME, _interval(wanted.watermark_s))
+
+
+def mapped(messages: DataFrame, wanted: Transform) -> DataFrame:
+    """Through a function over batches."""
+    assert wanted.function is not None
+    run = over_batches(wanted.function.function, wanted.rules)
+    return messages.mapInArrow(run, MADE_DDL)
+
+
+def folded(messages: DataFrame, wanted: Transform) -> DataFrame:
+    """Through a function with a state for each key, or each key and window."""
+    from holdfast.pipelines.transform_state import Folding
+
+    assert wanted.function is not None
+    rows = timed(messages, wanted)
+    keys = ["key"]
+    if wanted.window_s is not None:
+        window = f.window(EVENT_TIME, _interval(wanted.window_s))
+        rows = rows.withColumns({"window_start": window["start"], "window_end": window["end"]})
+        keys += ["window_start", "window_end"]
+    ttl_ms = None if wanted.state_ttl_s is None else round(wanted.state_ttl_s * 1000)
+    folding = Folding(
+        wanted.function.function, wanted.rules, has_windows=wanted.window_s is not None, state_ttl_ms=ttl_ms
+    )
+    mode = "EventTime" if wanted.window_s is not None else "ProcessingTime" if ttl_ms is not None else "None"
+    return rows.groupBy(*keys).transformWithState(folding, MADE_DDL, "Append", mode)
+
+
+def _interval(seconds: float) -> str:
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def counts(target: str) -> list[Column]:
+    """How many rows are for the target, and how many are dead."""
+    is_made = f.col("topic") == target
+    return [f.count_if(is_made).alias("made"), f.count_if(~is_made).alias("dead")]
+
+
+@contextlib.contextmanager
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have Spark's settings so for a while; a query that starts meanwhile keeps them."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, kept in before.items():
+            if kept is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, kept)

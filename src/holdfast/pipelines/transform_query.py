@@ -1,0 +1,127 @@
+"""From a topic to a topic: through a function, a function with a state, or a statement, each message once.
+
+`Transform` (`transform_plans`) says what is to be done, and `run_transform` does it as a streaming query. Results and
+dead letters of a batch are one transaction (`holdfast.spark.sink`), numbered by the query's checkpoint: a driver that
+dies and comes back writes what was not written, and nothing twice.
+
+========================  ============================================================  ================================
+what                      how                                                           a row that raises
+========================  ============================================================  ================================
+a function                `mapInArrow` over batches (`transform_rows`)                  is dead
+a function with a state   `transformWithState` by key, or key and window                is dead, and changed no state
+                          (`transform_state`)
+a statement, row by row   the statement over each micro-batch (`transform_sql`)         is dead
+a statement that          the statement over the stream, with a watermark               ends the pipeline
+aggregates
+========================  ============================================================  ================================
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.pipelines import streams, transform_sql
+from holdfast.pipelines.dead_letters import dead_topic
+from holdfast.pipelines.transform_functions import ship
+from holdfast.pipelines.transform_plans import Transform, configured, counts, folded, mapped, timed
+from holdfast.pipelines.transform_statement import StatementWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "transform"
+# A batch is a transaction, is held in memory where a statement runs row by row, and is repeated after a crash.
+BATCH_MESSAGES_MAX_DEFAULT: Final = 100_000
+_STATE_SETTINGS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+# With states that are forgotten after a time Spark would run one empty batch after the other, and `once` never end.
+_TTL_SETTINGS: Final = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+
+
+def prepare(servers: str, wanted: Transform) -> None:
+    """Look whether the source is there, and make the target and the dead letters' topic unless they are.
+
+    With as many partitions as the source has, so that what has one key stays together, and apart from others.
+    """
+    from holdfast.client import RemoteError, connect_blocking
+
+    with connect_blocking(servers if "://" in servers else f"holdfast://{servers}") as client:
+        partitions = len(client.describe(wanted.source).partitions)
+        for topic in (wanted.target, dead_topic(wanted.source)):
+            try:
+                client.create_topic(topic, partitions=partitions)
+            except RemoteError as error:
+                if error.code != "topic_exists":
+                    raise
+
+
+def run_transform(
+    spark: SparkSession,
+    wanted: Transform,
+    *,
+    servers: str,
+    checkpoint: str,
+    group: str,
+    starting: str = "earliest",
+    batch_messages_max: int = BATCH_MESSAGES_MAX_DEFAULT,
+    tasks: int | None = None,
+    once: bool = False,
+    interval_s: float = streams.INTERVAL_S_DEFAULT,
+    tell: Callable[[str], None] = lambda _: None,
+    stop: threading.Event | None = None,
+    reports: streams.Reports | None = None,
+) -> streams.StreamRun:
+    """Run it until all that is there is done (`once`), or until `stop` is set."""
+    messages = streams.source(
+        spark,
+        servers=servers,
+        group=group,
+        starting=starting,
+        subscribe=wanted.source,
+        maxOffsetsPerTrigger=batch_messages_max,
+        # Work is spread over all cores, however few partitions the topic has.
+        minPartitions=tasks or spark.sparkContext.defaultParallelism,
+    )
+    statement = StatementWriter(wanted, servers, tell)
+    settings = {
+        **(_STATE_SETTINGS if wanted.is_stateful else {}),
+        **(_TTL_SETTINGS if wanted.state_ttl_s is not None else {}),
+    }
+    with configured(spark, settings):
+        done = streams.run(
+            _query(spark, messages, wanted, servers, statement),
+            name=NAME,
+            checkpoint=checkpoint,
+            once=once,
+            interval_s=interval_s,
+            tell=tell,
+            stop=stop,
+            reports=reports,
+        )
+    for name, count in statement.counts.items():
+        done.counts[name] = done.counts.get(name, 0) + count
+    return done
+
+
+def _query(
+    spark: SparkSession, messages: DataFrame, wanted: Transform, servers: str, statement: StatementWriter
+) -> Any:
+    """What writes the stream; `bad_sql` where a statement cannot be run on one."""
+    if wanted.sql is None:
+        assert wanted.function is not None, "a transform has a function or a statement"
+        ship(spark, wanted.function)
+        made = folded(messages, wanted) if wanted.is_stateful else mapped(messages, wanted)
+    else:
+        rows = timed(messages, wanted)
+        result = transform_sql.selected(rows, wanted.sql)
+        transform_sql.check(result)
+        if transform_sql.is_row_by_row(result):
+            return rows.writeStream.foreachBatch(statement)
+        made = transform_sql.as_messages(result, wanted.rules)
+    counted = made.observe(NAME, *counts(wanted.target))
+    return counted.writeStream.format("holdfast").options(servers=servers).outputMode("append")

@@ -1,0 +1,186 @@
+"""A statement over the view `messages`: whether its rows are messages, and which of those it reads make it raise.
+
+Where each row of the result is made of one row of `messages` (`is_row_by_row`), a row that raises is found by trying
+smaller and smaller ranges of offsets, each as a small job; then the statement runs without those rows. Aggregates have
+no such rows: there the statement must not raise (`try_cast`, `try_divide` and their like give null).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import functions as f
+
+from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX, MESSAGE_ID_BYTES_MAX
+from holdfast.pipelines.errors import BadSql, first_line
+from holdfast.pipelines.made_rows import GIVEN, Rules
+from holdfast.spark.sink_options import SinkOptions, check_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+VIEW: Final = "messages"
+_QUERY: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
+# Nodes of a plan that make each row of one.
+_ROW_BY_ROW: Final = frozenset(("Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark"))
+# Data exceptions, and what `raise_error` says: whatever else ends a job is no row's fault.
+_OF_A_ROW: Final = re.compile(r"SQLSTATE: (22[0-9A-Z]{3}|P0001)\b")
+_CLASS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:", re.DOTALL)
+_HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
+
+
+class Failed(NamedTuple):
+    """A row for which a statement raises, and what that said."""
+
+    partition: int
+    offset: int
+    error: str
+
+
+def selected(rows: DataFrame, sql: str) -> DataFrame:
+    """The result of a statement; `bad_sql` where Spark does not understand it."""
+    if not _QUERY.match(sql):
+        raise BadSql("the statement has to be a query: SELECT … FROM messages")
+    rows.createOrReplaceTempView(VIEW)
+    try:
+        with quietly():
+            return rows.sparkSession.sql(sql)
+    except (AnalysisException, ParseException) as error:
+        raise BadSql(f"Spark does not understand it: {first_line(str(error))}") from error
+    finally:
+        rows.sparkSession.catalog.dropTempView(VIEW)
+
+
+def check(result: DataFrame) -> None:
+    """Refuse a result whose rows are no messages, and what a stream cannot do."""
+    if not result.isStreaming:
+        raise BadSql(f"the statement does not read {VIEW}: SELECT … FROM {VIEW}")
+    if strange := [name for name in result.columns if name not in GIVEN]:
+        raise BadSql(
+            f"a message has no column {', '.join(strange)}; select {', '.join(GIVEN)}, and make one value of several "
+            "columns with to_json(struct(…)) AS value"
+        )
+    try:
+        check_columns(result.schema, SinkOptions((), "", None, 0))
+    except HoldfastError as error:
+        raise BadSql(error.message.partition("] ")[2]) from error
+    if len(set(result.columns)) < len(result.columns):
+        raise BadSql(f"a column comes twice: {', '.join(result.columns)}")
+    try:
+        with quietly():
+            _check_streams(result)
+    except AnalysisException as error:
+        raise BadSql(
+            f"a stream cannot do this: {first_line(str(error))}. Aggregates need a window of the event time and the "
+            "setting watermark"
+        ) from error
+
+
+def _check_streams(result: DataFrame) -> None:
+    jvm: Any = result.sparkSession._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(_plan(result), jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+
+
+def is_row_by_row(result: DataFrame) -> bool:
+    """Whether each row of the result is made of one row of a stream, whichever others there are."""
+    return all(name in _ROW_BY_ROW or is_leaf for name, is_leaf in _nodes(_plan(result)))
+
+
+def _plan(result: DataFrame) -> Any:
+    return result._jdf.queryExecution().analyzed()
+
+
+def _nodes(plan: Any) -> Iterator[tuple[str, bool]]:
+    children = [plan.children().apply(number) for number in range(plan.children().size())]
+    yield str(plan.nodeName()), not children
+    for child in children:
+        yield from _nodes(child)
+
+
+def as_messages(result: DataFrame, rules: Rules) -> DataFrame:
+    """The result as rows for the target; a row that a broker would refuse raises, as one does that cannot be made."""
+    columns = {name: f.col(name) for name in result.columns}
+    key = columns.get("key", f.lit(None)).cast("binary")
+    value = columns["value"].cast("binary")
+    headers = columns.get("headers", f.lit(None)).cast(_HEADERS_TYPE)
+    identity = columns.get("id", f.lit(None)).cast("string")
+    size = _length(key) + _length(value) + f.coalesce(f.aggregate(headers, f.lit(0), _with_header), f.lit(0))
+    is_strange = f.exists(headers, lambda each: each["key"].isNull() | (each["key"] == "holdfast-id"))
+    refused = (
+        f.when(size > rules.message_bytes_max, f.lit(f"a message has at most {rules.message_bytes_max} bytes"))
+        .when(
+            ~f.octet_length(identity).between(1, MESSAGE_ID_BYTES_MAX),
+            f.lit(f"an id has 1 to {MESSAGE_ID_BYTES_MAX} bytes"),
+        )
+        .when(identity.rlike(r"\p{Cntrl}"), f.lit("an id has printable characters only"))
+        .when(f.size(headers) > HEADERS_PER_MESSAGE_MAX, f.lit(f"at most {HEADERS_PER_MESSAGE_MAX} headers"))
+        .when(is_strange, f.lit("a header has a name, and it is not holdfast-id"))
+    )
+    checked = f.when(refused.isNull(), value).otherwise(f.raise_error(refused).cast("binary"))
+    target = f.lit(rules.target).alias("topic")
+    return result.select(
+        target, key.alias("key"), checked.alias("value"), headers.alias("headers"), identity.alias("id")
+    )
+
+
+def _length(column: Column) -> Column:
+    return f.coalesce(f.octet_length(column), f.lit(0))
+
+
+def _with_header(size: Column, header: Column) -> Column:
+    return size + _length(header["key"]) + _length(header["value"]) + 10
+
+
+# --- rows that raise ----------------------------------------------------------------------------------------
+
+
+def failing(rows: DataFrame, run: Callable[[DataFrame], object], tell: Callable[[str], None]) -> list[Failed]:
+    """The rows for which `run` raises, found by running it on ranges of offsets that are halved each time."""
+    ends = rows.groupBy("partition").agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
+    waiting = [(row["partition"], row["first"], row["last"]) for row in ends]
+    found: list[Failed] = []
+    while waiting:
+        partition, first, last = waiting.pop()
+        is_part = (f.col("partition") == partition) & f.col("offset").between(first, last)
+        try:
+            with quietly():
+                run(rows.where(is_part))
+        except (PySparkException, Py4JJavaError) as error:
+            text = of_a_row(error)
+            if text is None:
+                raise
+            if first == last:
+                found.append(Failed(partition, first, text))
+                tell(f"{len(found):,} messages raise so far")
+            else:
+                middle = (first + last) // 2
+                waiting += [(partition, middle + 1, last), (partition, first, middle)]
+    return found
+
+
+def of_a_row(error: Exception) -> str | None:
+    """What an error says, with its class in front, where a row of a statement has raised it; else none."""
+    text = str(error)
+    if _OF_A_ROW.search(text) is None:
+        return None
+    match = _CLASS.search(text)
+    return f"{match[1]}: {' '.join(match[2].split())}" if match else first_line(text)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Spark's Python side logs each error of a statement with all of Java's trace; here somebody takes care of it."""
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

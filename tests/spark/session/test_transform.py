@@ -1,0 +1,227 @@
+"""A transform takes each message to its target or to the dead letters, once, whichever way it goes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast
+import holdfast.pipelines
+from holdfast.model.errors import HoldfastError
+from holdfast.pipelines import computing, transform_sql
+from holdfast.pipelines.streams import StreamRun
+
+Run = Callable[..., StreamRun]
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def target(topic: str) -> str:
+    return f"{topic}-made"
+
+
+@pytest.fixture
+def run(spark: SparkSession, servers: str, topic: str, target: str, tmp_path: Path) -> Run:
+    """A transform of the test's topic until all that is there is done; always with the same checkpoint."""
+
+    def run(**options: Any) -> StreamRun:
+        places = {"source": topic, "target": target, "checkpoint": str(tmp_path / "checkpoint"), "servers": servers}
+        return holdfast.pipelines.transform(spark, **{**places, **options})
+
+    return run
+
+
+def messages(broker: holdfast.BlockingClient, topic: str) -> list[holdfast.Message]:
+    found = []
+    for partition in broker.describe(topic).partitions:
+        found += broker.read(topic, partition=partition.partition, offset=0, messages_max=10_000)
+    return found
+
+
+def values(broker: holdfast.BlockingClient, topic: str) -> list[bytes]:
+    return sorted(message.value for message in messages(broker, topic))
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = [int(value) for value in batch["value"].to_pylist()]
+    return pa.record_batch({"key": batch["key"], "value": [str(2 * number) for number in numbers]})
+
+
+def test_function_that_fails_on_some_rows_takes_the_others_on(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    broker.create_topic(topic, partitions=2)
+    numbers = [b"x%d" % n if n % 10 == 3 else b"%d" % n for n in range(200)]
+    broker.publish_many(topic, [holdfast.NewMessage(value=value, key=value) for value in numbers])
+    done = run(function=doubled, batch_messages_max=120, tasks=5)
+    assert (done.rows, done.batches, done.counts) == (200, 2, {"made": 180, "dead": 20})
+    for partition in (0, 1):
+        read = [message.value for message in broker.read(topic, partition=partition, offset=0, messages_max=1000)]
+        made = [message.value for message in broker.read(target, partition=partition, offset=0, messages_max=1000)]
+        assert made == [b"%d" % (2 * int(value)) for value in read if value.isdigit()], "in order, over all tasks"
+    dead = messages(broker, f"{topic}.dead")
+    assert sorted(message.value for message in dead) == sorted(value for value in numbers if not value.isdigit())
+    for message in dead:
+        said = dict(message.headers)
+        [there] = broker.read(
+            topic,
+            partition=int(said["holdfast-dead-partition"]),
+            offset=int(said["holdfast-dead-offset"]),
+            messages_max=1,
+        )
+        assert (there.value, there.key) == (message.value, message.key)
+        assert said["holdfast-dead-class"] == "ValueError" and said["holdfast-dead-topic"] == topic
+    assert len(broker.describe(target).partitions) == len(broker.describe(f"{topic}.dead").partitions) == 2
+    assert run(function=doubled).rows == 0, "it goes on where it was"
+
+
+def test_statement_that_raises_for_some_rows_takes_the_others_on(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    sql = (
+        "SELECT key, CAST(2 * CAST(CAST(value AS STRING) AS INT) AS STRING) AS value, headers FROM messages "
+        "WHERE CAST(CAST(value AS STRING) AS INT) <> 5"
+    )
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"%d" % n for n in range(20)])
+    assert run(sql=sql).counts == {"made": 19, "dead": 0}
+    broker.publish_many(topic, [b"20", b"x21", b"22", b"99999999999"])
+    done = run(sql=sql)
+    assert (done.rows, done.counts) == (4, {"made": 2, "dead": 2})
+    assert values(broker, target) == sorted(b"%d" % (2 * n) for n in (*range(23),) if n not in (5, 21))
+    dead = {message.value: dict(message.headers) for message in messages(broker, f"{topic}.dead")}
+    assert dead.keys() == {b"x21", b"99999999999"}
+    said = dead[b"x21"]
+    assert said["holdfast-dead-class"] == "CAST_INVALID_INPUT" and "'x21'" in said["holdfast-dead-error"]
+    assert said["holdfast-dead-offset"] == "21"
+    assert run(sql=sql).rows == 0
+
+
+def test_statement_over_windows_counts_each_window_once(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    """Event times are in the values; a window is written when the watermark has passed its end."""
+    time = "timestamp_millis(CAST(get_json_object(CAST(value AS STRING), '$.at') AS BIGINT))"
+    sql = (
+        "SELECT CAST(window.start AS STRING) AS key, CAST(count(*) AS STRING) AS value "
+        "FROM messages GROUP BY window(event_time, '10 seconds')"
+    )
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b'{"at": %d}' % (1000 * second) for second in (1, 2, 11, 12, 13, 25)])
+    assert run(sql=sql, event_time=time, watermark_s=5).counts == {"made": 2, "dead": 0}
+    assert [message.value for message in messages(broker, target)] == [b"2", b"3"]
+    broker.publish_many(topic, [b'{"at": %d}' % (1000 * second) for second in (3, 26, 60)])
+    done = run(sql=sql, event_time=time, watermark_s=5)
+    assert (done.late, done.rows) == (1, 3)
+    assert [message.value for message in messages(broker, target)] == [b"2", b"3", b"2"]
+
+
+def test_function_with_a_state_keeps_it_from_batch_to_batch(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    def summed(state: Any, batch: pa.RecordBatch) -> tuple[Any, Any]:
+        total = (state or 0) + sum(map(int, batch["value"].to_pylist()))
+        return total, pa.table({"key": [batch["key"][0].as_py()], "value": [str(total)]})
+
+    broker.create_topic(topic, partitions=2)
+
+    def publish(*pairs: tuple[bytes, bytes]) -> None:
+        broker.publish_many(topic, [holdfast.NewMessage(value=value, key=key) for key, value in pairs])
+
+    publish((b"a", b"1"), (b"a", b"2"), (b"b", b"5"), (b"b", b"x"), (b"b", b"6"))
+    options: dict[str, Any] = {"function": summed, "is_stateful": True, "batch_rows_max": 1, "state_ttl_s": 3600}
+    assert run(**options).counts == {"made": 4, "dead": 1}
+    publish((b"a", b"10"), (b"b", b"10"))
+    assert run(**options).counts == {"made": 2, "dead": 0}
+    found: dict[bytes, list[bytes]] = {}
+    for message in messages(broker, target):
+        found.setdefault(message.key or b"", []).append(message.value)
+    assert found == {b"a": [b"1", b"3", b"13"], b"b": [b"5", b"11", b"21"]}
+    assert [(message.key, message.value) for message in messages(broker, f"{topic}.dead")] == [(b"b", b"x")]
+
+
+def test_function_over_windows_is_called_when_one_ends(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    def counted(state: Any, batch: Any) -> tuple[Any, Any]:
+        if batch is None and state["key"] == "bad":
+            raise ValueError("no such window")
+        return computing.count(state, batch)
+
+    broker.create_topic(topic)
+    seconds = {b"a": (1, 2, 11), b"bad": (3,), b"z": (60,)}
+    rows = [
+        holdfast.NewMessage(value=json.dumps(1000 * second).encode(), key=key)
+        for key, all_seconds in seconds.items()
+        for second in all_seconds
+    ]
+    broker.publish_many(topic, rows)
+    time = "timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))"
+    done = run(function=counted, is_stateful=True, window_s=10, watermark_s=5, event_time=time)
+    assert done.counts == {"made": 2, "dead": 1}
+    assert [(message.key, message.value) for message in messages(broker, target)] == [(b"a", b"2"), (b"a", b"1")]
+    [dead] = messages(broker, f"{topic}.dead")
+    assert (dead.key, json.loads(dead.value)) == (b"bad", {"key": "bad", "count": 1})
+    assert "no such window" in dict(dead.headers)["holdfast-dead-error"]
+
+
+def test_examples_of_the_documentation_do_what_it_says(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str, tmp_path: Path
+) -> None:
+    section = (ROOT / "docs" / "pipelines.md").read_text("utf-8").partition("\n## transform\n")[2]
+    (tmp_path / "shop.py").write_text(re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], "utf-8")
+    broker.create_topic(topic)
+    broker.publish_many(topic, [{"item": "tea", "count": 5}, {"item": "milk", "count": 1}, "no order"])
+    done = run(function=f"{tmp_path / 'shop.py'}:large")
+    assert done.counts == {"made": 1, "dead": 1}
+    assert [(message.key, message.json()) for message in messages(broker, target)] == [
+        (b"tea", {"item": "tea", "count": 5})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELEC 1", "has to be a query"),
+        ("SELECT nothing FROM messages", "cannot be resolved"),
+        ("SELECT 'a' AS value", "does not read messages"),
+        ("SELECT value, offset FROM messages", "no column offset"),
+        ("SELECT key FROM messages", "needs the column value"),
+        ("SELECT offset AS value FROM messages", "has to be binary or string"),
+        ("SELECT value, value FROM messages", "comes twice"),
+        ("SELECT CAST(count(*) AS STRING) AS value FROM messages", "a stream cannot do this"),
+        ("SELECT value FROM messages ORDER BY offset", "a stream cannot do this"),
+        ("SELECT value FROM messages WHERE offset = (SELECT max(offset) FROM messages)", "not allowed in subquery"),
+    ],
+)
+def test_statement_that_cannot_be_is_refused_before_it_runs(spark: SparkSession, sql: str, words: str) -> None:
+    columns = ("CAST(CAST(value AS STRING) AS BINARY) AS value", "CAST(null AS BINARY) AS key", "value AS offset")
+    rows = spark.readStream.format("rate").load().selectExpr(*columns)
+    with pytest.raises(HoldfastError, match=words) as refused:
+        transform_sql.check(transform_sql.selected(rows, sql))
+    assert refused.value.code == "bad_sql"
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"function": lambda _batch: None}, "bad_function"),
+        ({"sql": "SELECT value FROM messages", "event_time": "nothing"}, "bad_option"),
+        ({"function": doubled, "source": "nobody-made-this"}, "topic_not_found"),
+    ],
+)
+def test_what_ends_a_transform_has_a_code(
+    run: Run, broker: holdfast.BlockingClient, topic: str, options: dict[str, Any], code: str
+) -> None:
+    broker.create_topic(topic)
+    broker.publish(topic, b"1")
+    with pytest.raises(HoldfastError) as failed:
+        run(**options)
+    assert failed.value.code == code
