@@ -45,7 +45,12 @@ def register(app: typer.Typer) -> None:
         "drain",
         epilog=examples("holdfast cluster drain n2", "holdfast cluster drain n2 --undo", "holdfast cluster members"),
     )(drain)
-    app.command("remove", epilog=examples("holdfast cluster remove n2", "holdfast cluster remove n2 --no-wait"))(remove)
+    app.command(
+        "remove",
+        epilog=examples(
+            "holdfast cluster remove n2", "holdfast cluster remove n2 --no-wait", "holdfast cluster remove n2 --undo"
+        ),
+    )(remove)
     app.command("replace", epilog=examples("holdfast cluster replace n3 n4"))(replace)
 
 
@@ -85,6 +90,7 @@ def drain(
 
 def remove(
     node: Node,
+    undo: Annotated[bool, typer.Option("--undo", help="Have it stay, where it has not left yet.")] = False,
     no_wait: NoWait = False,
     timeout: Timeout = 600.0,
     server: Server = SERVER_DEFAULT,
@@ -95,8 +101,10 @@ def remove(
     Refused where the others would be no majority that is up and has everything, and while another node comes or goes.
     """
     with session.connected(server) as broker:
-        described = broker.remove_member(node)
-        if not no_wait:
+        described = broker.remove_member(node, undo=undo)
+        if undo and not no_wait:
+            described = _watch(broker, f"{node} stays", node, _joined, timeout)
+        elif not no_wait:
             try:
                 described = _watch(broker, f"{node} leaves", node, _left, timeout)
             except RemoteError as error:
@@ -104,7 +112,8 @@ def remove(
                     raise
                 # The only one that can be asked is the node itself, and it knows.
                 described = _without(described, node)
-    _tell(described, node, _left if not no_wait else lambda *_: (1, 1), f"{node} has left", as_json=as_json)
+    done, what = (_joined, "stays") if undo else (_left, "has left")
+    _tell(described, node, done if not no_wait else lambda *_: (1, 1), f"{node} {what}", as_json=as_json)
 
 
 def replace(
