@@ -21,7 +21,7 @@ from holdfast.consensus.replica_names import replica_id
 from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import StorageFailed
 from holdfast.model.ids import Offset, PartitionId, TopicName
-from holdfast.model.member_errors import NodeRemoved
+from holdfast.model.member_errors import MembershipChanging, NodeRemoved
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire.peer import OLDEST_VERSION, Hello
@@ -108,6 +108,46 @@ async def test_publisher_at_a_leaving_node_goes_on_until_that_is_removed(
             await publish(nodes, "n3", 3)
             with pytest.raises(NodeRemoved, match="being taken out"):
                 await nodes.backends["n3"].catch_up(PartitionId(ORDERS, 0))
+
+
+async def test_node_that_leaves_stays_after_all_when_another_one_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the rest is no majority: nobody could come, go, or be replaced any more."""
+
+    async def nothing() -> None:
+        return
+
+    async with cluster(tmp_path, 3) as nodes:
+        with monkeypatch.context() as patched:
+            for backend in nodes.backends.values():
+                patched.setattr(backend.upkeep, "_look_after_members", nothing)
+            await nodes.backends["n1"].remove_member("n3")
+            await nodes.stop("n2")
+        with pytest.raises(MembershipChanging, match="n3 --undo"):
+            await nodes.backends["n1"].remove_member("n2")
+        await nodes.backends["n1"].remove_member("n3", undo=True)
+        await settled(nodes, "n1", "n3")
+        await removed(nodes, "n2", "n1")
+
+
+async def test_node_that_stays_after_all_is_let_in_again_with_the_disk_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        first, third = nodes.backends["n1"], nodes.backends["n3"]
+        with monkeypatch.context() as patched:
+            for backend in nodes.backends.values():
+                patched.setattr(backend.upkeep, "_finish_change", lambda: None)
+            await first.remove_member("n3")
+            replicas = first.groups.replicas.values()
+            await until(lambda: all(len(each.raft.members.voters) == 2 for each in replicas))
+            await third.remove_member("n3", undo=True)
+        await settled(nodes, "n1", "n3")
+        assert all(third.groups.me in each.raft.members.voters for each in replicas)
+        async with asyncio.timeout(3):
+            await publish(nodes, "n3", 1)
+        assert third.problem() is None
 
 
 async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_each(

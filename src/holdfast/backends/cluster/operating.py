@@ -69,8 +69,8 @@ class Operating:
         self.check_belongs()
         return await members_shown.described(self._whole)
 
-    async def remove_member(self, node: str) -> None:
-        await self._whole.membership_calls.remove(node)
+    async def remove_member(self, node: str, *, undo: bool = False) -> None:
+        await self._whole.membership_calls.remove(node, undo=undo)
 
     async def drain_member(self, node: str, *, undo: bool = False) -> None:
         await self._whole.membership_calls.drain(node, undo=undo)
