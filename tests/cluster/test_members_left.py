@@ -252,6 +252,19 @@ async def test_stranger_cannot_tell_a_node_that_it_was_taken_out(tmp_path: Path,
         await publish(nodes, "n1", 1)
 
 
+@pytest.mark.parametrize("is_heard_first", [True, False])
+async def test_removal_is_heard_whenever_it_is_said(tmp_path: Path, is_heard_first: bool) -> None:
+    """The first hello of another node may come before this one has opened what it has."""
+    async with cluster(tmp_path, 1) as nodes:
+        known, heard = nodes.backends["n1"].neighbours.known, []
+        known._on_removed = None
+        steps = [lambda: known._hear_of_removal("n2"), lambda: known.tell_of_removal(heard.append)]
+        for step in steps if is_heard_first else reversed(steps):
+            step()
+        await asyncio.sleep(0)
+        assert heard == ["n2"] and known.is_removed
+
+
 async def test_removed_node_whose_disk_was_damaged_meanwhile_stays_out_unless_it_wishes_to_join(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,7 @@ class Operating:
             lambda replica: state.membership.is_removed(replica),
             lambda: members_shown.removed_replicas(state.membership),
         )
-        whole.neighbours.known.on_removed = self._leave
+        whole.neighbours.known.tell_of_removal(self._leave)
         state.on_nodes = self._note_nodes
         self._note_nodes()
 
