@@ -27,7 +27,7 @@ from holdfast.model.topics import TopicConfig
 from holdfast.wire.peer import OLDEST_VERSION, Hello
 from holdfast.wire.text import STANDARD
 from tests.cluster.nodes import Nodes, until
-from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled
+from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled, told_to_leave
 from tests.support.broker_process import free_port
 
 
@@ -100,7 +100,7 @@ async def test_publisher_at_a_leaving_node_goes_on_until_that_is_removed(
     async with cluster(tmp_path, 3) as nodes:
         for backend in nodes.backends.values():
             monkeypatch.setattr(backend.upkeep, "_finish_change", lambda: None)
-        await nodes.backends["n1"].remove_member("n3")
+        await told_to_leave(nodes, "n3", "n1")
         left, leaver = (nodes.backends[name].topics_here.found(PartitionId(ORDERS, 0)) for name in ("n1", "n3"))
         await until(lambda: len(left.raft.members.voters) == 2)
         await until(lambda: leaver.leader_node is None)
@@ -122,7 +122,7 @@ async def test_node_that_leaves_stays_after_all_when_another_one_is_lost_meanwhi
         with monkeypatch.context() as patched:
             for backend in nodes.backends.values():
                 patched.setattr(backend.upkeep, "_look_after_members", nothing)
-            await nodes.backends["n1"].remove_member("n3")
+            await told_to_leave(nodes, "n3", "n1")
             await nodes.stop("n2")
         with pytest.raises(MembershipChanging, match="n3 --undo"):
             await nodes.backends["n1"].remove_member("n2")
@@ -139,7 +139,7 @@ async def test_node_that_stays_after_all_is_let_in_again_with_the_disk_it_has(
         with monkeypatch.context() as patched:
             for backend in nodes.backends.values():
                 patched.setattr(backend.upkeep, "_finish_change", lambda: None)
-            await first.remove_member("n3")
+            await told_to_leave(nodes, "n3", "n1")
             replicas = first.groups.replicas.values()
             await until(lambda: all(len(each.raft.members.voters) == 2 for each in replicas))
             await third.remove_member("n3", undo=True)
