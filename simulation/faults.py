@@ -30,6 +30,8 @@ COMING_AND_GOING = (
     "replace",
     "replace",
     "drain",
+    "keep",
+    "keep",
     "crash",
     "partition",
     "freeze",
@@ -74,6 +76,7 @@ class Faults:
             "transfer": self._transfer,
             "join": lambda: self._housekeeping.join(),
             "remove": lambda: self._housekeeping.remove(),
+            "keep": lambda: self._housekeeping.keep(),
             "replace": lambda: self._housekeeping.replace(),
             "drain": lambda: self._housekeeping.drain(),
         }

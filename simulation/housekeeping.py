@@ -273,6 +273,15 @@ class Housekeeping:
         leaver = self._world.dice.choice(nodes)
         return self._can_spare(leaver) and keeper.propose(Kind.LEAVE, leaver)
 
+    def keep(self) -> bool:
+        """Somebody has thought better of it: the node that leaves shall stay."""
+        leader = self._cluster.leader(CONTROL_GROUP)
+        if leader is None or not leader.node.is_up:
+            return False
+        keeper = self.of(leader.node)
+        row = keeper.membership.under_way
+        return row is not None and row.place is Place.LEAVING and keeper.propose(Kind.KEEP, row.node)
+
     def drain(self) -> bool:
         leader = self._cluster.leader(CONTROL_GROUP)
         if leader is None or not leader.node.is_up:

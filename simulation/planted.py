@@ -320,6 +320,11 @@ COMING_AND_GOING = (
         ),
     ),
     _mutant(
+        "kept-without-its-disk",
+        "A node whose removal is taken back stays under a name that never counts again.",
+        (MEMBERSHIP, "kept = tuple(life for life in row.lives if life not in lives)", "kept = row.lives"),
+    ),
+    _mutant(
         "joined-before-it-votes",
         "A node counts as one that has joined when it votes in the control group.",
         (

@@ -77,6 +77,7 @@ def test_node_is_added_drained_and_removed_from_the_command_line(whole: LocalClu
     assert f"{joined} leads nothing" in ok(whole, "cluster", "drain", joined).text
     row = next(line for line in ok(whole, "cluster", "members").text.splitlines() if line.startswith(f"{joined} "))
     assert row.split()[1] == "drained"
+    assert f"{joined} stays" in ok(whole, "cluster", "remove", joined, "--undo").text
     for refused, word in (("n9", "no node n9 has asked to join within the time"), (joined, "bad_value")):
         ended = holdfast("cluster", "replace", joined, refused, "--timeout", "0.1", SERVER, whole.nodes[0].http)
         assert ended.code == 1 and word in ended.err

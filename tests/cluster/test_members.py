@@ -21,7 +21,7 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.member_errors import MembershipChanging, NodeNotFound, NodeRemoved, WouldLoseQuorum
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, until
+from tests.cluster.nodes import PATIENCE_S, Nodes, until
 from tests.support.broker_process import free_port
 
 ORDERS = TopicName("orders")
@@ -67,8 +67,18 @@ async def settled(nodes: Nodes, asked: str, *belonging: str) -> MembersDescripti
     return found
 
 
+async def told_to_leave(nodes: Nodes, name: str, through: str) -> None:
+    """It may as soon as the others have everything; right after a topic was made some do not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await nodes.backends[through].remove_member(name)
+            except WouldLoseQuorum:
+                await asyncio.sleep(0.05)
+
+
 async def removed(nodes: Nodes, name: str, through: str) -> None:
-    await nodes.backends[through].remove_member(name)
+    await told_to_leave(nodes, name, through)
     await settled(nodes, through)
     assert (await members(nodes, through))[name] == "removed"
 

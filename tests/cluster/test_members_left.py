@@ -21,13 +21,13 @@ from holdfast.consensus.replica_names import replica_id
 from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import StorageFailed
 from holdfast.model.ids import Offset, PartitionId, TopicName
-from holdfast.model.member_errors import NodeRemoved
+from holdfast.model.member_errors import MembershipChanging, NodeRemoved
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire.peer import OLDEST_VERSION, Hello
 from holdfast.wire.text import STANDARD
 from tests.cluster.nodes import Nodes, until
-from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled
+from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled, told_to_leave
 from tests.support.broker_process import free_port
 
 
@@ -100,7 +100,7 @@ async def test_publisher_at_a_leaving_node_goes_on_until_that_is_removed(
     async with cluster(tmp_path, 3) as nodes:
         for backend in nodes.backends.values():
             monkeypatch.setattr(backend.upkeep, "_finish_change", lambda: None)
-        await nodes.backends["n1"].remove_member("n3")
+        await told_to_leave(nodes, "n3", "n1")
         left, leaver = (nodes.backends[name].topics_here.found(PartitionId(ORDERS, 0)) for name in ("n1", "n3"))
         await until(lambda: len(left.raft.members.voters) == 2)
         await until(lambda: leaver.leader_node is None)
@@ -108,6 +108,46 @@ async def test_publisher_at_a_leaving_node_goes_on_until_that_is_removed(
             await publish(nodes, "n3", 3)
             with pytest.raises(NodeRemoved, match="being taken out"):
                 await nodes.backends["n3"].catch_up(PartitionId(ORDERS, 0))
+
+
+async def test_node_that_leaves_stays_after_all_when_another_one_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the rest is no majority: nobody could come, go, or be replaced any more."""
+
+    async def nothing() -> None:
+        return
+
+    async with cluster(tmp_path, 3) as nodes:
+        with monkeypatch.context() as patched:
+            for backend in nodes.backends.values():
+                patched.setattr(backend.upkeep, "_look_after_members", nothing)
+            await told_to_leave(nodes, "n3", "n1")
+            await nodes.stop("n2")
+        with pytest.raises(MembershipChanging, match="n3 --undo"):
+            await nodes.backends["n1"].remove_member("n2")
+        await nodes.backends["n1"].remove_member("n3", undo=True)
+        await settled(nodes, "n1", "n3")
+        await removed(nodes, "n2", "n1")
+
+
+async def test_node_that_stays_after_all_is_let_in_again_with_the_disk_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path, 3) as nodes:
+        first, third = nodes.backends["n1"], nodes.backends["n3"]
+        with monkeypatch.context() as patched:
+            for backend in nodes.backends.values():
+                patched.setattr(backend.upkeep, "_finish_change", lambda: None)
+            await told_to_leave(nodes, "n3", "n1")
+            replicas = first.groups.replicas.values()
+            await until(lambda: all(len(each.raft.members.voters) == 2 for each in replicas))
+            await third.remove_member("n3", undo=True)
+        await settled(nodes, "n1", "n3")
+        assert all(third.groups.me in each.raft.members.voters for each in replicas)
+        async with asyncio.timeout(3):
+            await publish(nodes, "n3", 1)
+        assert third.problem() is None
 
 
 async def test_join_with_many_partitions_does_not_wait_for_the_disk_once_for_each(
@@ -210,6 +250,19 @@ async def test_stranger_cannot_tell_a_node_that_it_was_taken_out(tmp_path: Path,
             await meet(nodes.addresses["n1"], hello({"removed": own}))
         assert not removal.was_removed(tmp_path / "n1")
         await publish(nodes, "n1", 1)
+
+
+@pytest.mark.parametrize("is_heard_first", [True, False])
+async def test_removal_is_heard_whenever_it_is_said(tmp_path: Path, is_heard_first: bool) -> None:
+    """The first hello of another node may come before this one has opened what it has."""
+    async with cluster(tmp_path, 1) as nodes:
+        known, heard = nodes.backends["n1"].neighbours.known, []
+        known._on_removed = None
+        steps = [lambda: known._hear_of_removal("n2"), lambda: known.tell_of_removal(heard.append)]
+        for step in steps if is_heard_first else reversed(steps):
+            step()
+        await asyncio.sleep(0)
+        assert heard == ["n2"] and known.is_removed
 
 
 async def test_removed_node_whose_disk_was_damaged_meanwhile_stays_out_unless_it_wishes_to_join(

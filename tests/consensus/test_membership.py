@@ -84,12 +84,35 @@ def test_join_that_never_ends_is_taken_back() -> None:
     assert all(rows.membership.is_removed(ReplicaId(f"n4.{life}")) for life in ("asked", "noted"))
 
 
+def test_removal_that_is_taken_back_leaves_the_node_its_disk() -> None:
+    rows = Rows()
+    rows.make(Kind.LEAVE, "n3", lives=("before",))
+    rows.make(Kind.GONE, "n3", lives=("before",))
+    rows.make(Kind.JOIN, "n3", lives=())
+    rows.make(Kind.SETTLE, "n3")
+    rows.make(Kind.LEAVE, "n3", lives=("now",))
+    gone = Change(Kind.GONE, "n3", rows.membership.number_of("n3"), 0)
+    keep = rows.make(Kind.KEEP, "n3", lives=("now",))
+    assert rows.place("n3") is Place.JOINING and "n3" in rows.membership.wanted(FOUNDERS)
+    assert not rows.membership.goes(ReplicaId("n3.now")) and rows.membership.is_removed(ReplicaId("n3.before"))
+    with pytest.raises(MembershipChanging):
+        rows.again(gone)
+    rows.make(Kind.SETTLE, "n3")
+    rows.again(keep)
+    assert rows.place("n3") is Place.VOTER
+    rows.make(Kind.LEAVE, "n3", lives=("now",))
+    rows.make(Kind.GONE, "n3", lives=("now",))
+    with pytest.raises(NodeNotFound):
+        rows.make(Kind.KEEP, "n3")
+
+
 @pytest.mark.parametrize(
     ("kind", "node", "other", "expected"),
     [
         (Kind.LEAVE, "n9", "", NodeNotFound),
         (Kind.LEAVE, "n3", "", MembershipChanging),
         (Kind.JOIN, "n5", "", MembershipChanging),
+        (Kind.KEEP, "n9", "", NodeNotFound),
         (Kind.DRAIN, "n9", "", NodeNotFound),
         (Kind.SETTLE, "n9", "", NodeNotFound),
         (Kind.GONE, "n4", "", MembershipChanging),

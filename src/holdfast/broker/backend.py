@@ -275,8 +275,8 @@ class Backend(Protocol):
         """
         ...
 
-    async def remove_member(self, node: str) -> None:
-        """Have a node lead nothing, and leave all groups."""
+    async def remove_member(self, node: str, *, undo: bool = False) -> None:
+        """Have a node lead nothing, and leave all groups; or stay, where it is leaving."""
         ...
 
     async def drain_member(self, node: str, *, undo: bool = False) -> None:
@@ -299,7 +299,7 @@ class NoMembers:
     def check_belongs(self) -> None:
         return
 
-    async def remove_member(self, node: str) -> None:
+    async def remove_member(self, node: str, *, undo: bool = False) -> None:
         raise NotSupported(self.why_no_members)
 
     async def drain_member(self, node: str, *, undo: bool = False) -> None:

@@ -175,8 +175,8 @@ class PassingBackend:
     def check_belongs(self) -> None:
         self.inner.check_belongs()
 
-    async def remove_member(self, node: str) -> None:
-        await self.inner.remove_member(node)
+    async def remove_member(self, node: str, *, undo: bool = False) -> None:
+        await self.inner.remove_member(node, undo=undo)
 
     async def drain_member(self, node: str, *, undo: bool = False) -> None:
         await self.inner.drain_member(node, undo=undo)

@@ -45,7 +45,12 @@ def register(app: typer.Typer) -> None:
         "drain",
         epilog=examples("holdfast cluster drain n2", "holdfast cluster drain n2 --undo", "holdfast cluster members"),
     )(drain)
-    app.command("remove", epilog=examples("holdfast cluster remove n2", "holdfast cluster remove n2 --no-wait"))(remove)
+    app.command(
+        "remove",
+        epilog=examples(
+            "holdfast cluster remove n2", "holdfast cluster remove n2 --no-wait", "holdfast cluster remove n2 --undo"
+        ),
+    )(remove)
     app.command("replace", epilog=examples("holdfast cluster replace n3 n4"))(replace)
 
 
@@ -87,6 +92,7 @@ def drain(
 def remove(
     node: Node,
     yes: Yes = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Have it stay, where it has not left yet.")] = False,
     no_wait: NoWait = False,
     timeout: Timeout = 600.0,
     server: Server = SERVER_DEFAULT,
@@ -98,9 +104,12 @@ def remove(
     Asks first where none of those that stay may fail.
     """
     with session.connected(server) as broker:
-        _ask_before_leaving(broker.members(), node, yes=yes)
-        described = broker.remove_member(node)
-        if not no_wait:
+        if not undo:
+            _ask_before_leaving(broker.members(), node, yes=yes)
+        described = broker.remove_member(node, undo=undo)
+        if undo and not no_wait:
+            described = _watch(broker, f"{node} stays", node, _joined, timeout)
+        elif not no_wait:
             try:
                 described = _watch(broker, f"{node} leaves", node, _left, timeout)
             except RemoteError as error:
@@ -108,8 +117,10 @@ def remove(
                     raise
                 # The only one that can be asked is the node itself, and it knows.
                 described = _without(described, node)
-    done = _begun(f"{node} leaves") if no_wait else f"{node} has left; {_may_fail(_staying(described, node))}"
-    _tell(described, node, _left if not no_wait else lambda *_: (1, 1), done, as_json=as_json)
+    what = f"{node} stays" if undo else f"{node} has left; {_may_fail(_staying(described, node))}"
+    is_done = _joined if undo else _left
+    done = _begun(f"{node} {'stays' if undo else 'leaves'}") if no_wait else what
+    _tell(described, node, is_done if not no_wait else lambda *_: (1, 1), done, as_json=as_json)
 
 
 def replace(

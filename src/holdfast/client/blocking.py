@@ -212,8 +212,8 @@ class BlockingClient:
     def members(self) -> MembersDescription:
         return self._thread.run(self._client.members())
 
-    def remove_member(self, node: str) -> MembersDescription:
-        return self._thread.run(self._client.remove_member(node))
+    def remove_member(self, node: str, *, undo: bool = False) -> MembersDescription:
+        return self._thread.run(self._client.remove_member(node, undo=undo))
 
     def drain_member(self, node: str, *, undo: bool = False) -> MembersDescription:
         return self._thread.run(self._client.drain_member(node, undo=undo))

@@ -311,10 +311,10 @@ class Client:
         self._check_open()
         return await self._api.members()
 
-    async def remove_member(self, node: str) -> MembersDescription:
-        """Have a node hand over what it leads and leave; `members` tells when that is done."""
+    async def remove_member(self, node: str, *, undo: bool = False) -> MembersDescription:
+        """Have a node hand over what it leads and leave, or stay after all; `members` tells when that is done."""
         self._check_open()
-        return await self._api.change_member(node, "remove")
+        return await self._api.change_member(node, "keep" if undo else "remove")
 
     async def drain_member(self, node: str, *, undo: bool = False) -> MembersDescription:
         """Have a node lead nothing until that is undone; `members` tells when it does not any more."""

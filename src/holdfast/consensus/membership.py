@@ -3,7 +3,8 @@
 A row is a node's place. A node without one that votes in the control group is a founder, and belongs to all groups::
 
     (no row) ──join──▶ JOINING ──settle──▶ VOTER ──leave──▶ LEAVING ──gone──▶ REMOVED ──join──▶ JOINING …
-                          └──────────leave──────────────────────▲
+                         ▲└──────────leave──────────────────────▲ │
+                         └──────────────────keep──────────────────┘
 
 - JOINING: every leader lets the node into its group as a learner, and has it vote there once it has everything.
   SETTLE is proposed by the leader of the control group when the node votes in all groups, for good, and is well.
@@ -11,6 +12,9 @@ A row is a node's place. A node without one that votes in the control group is a
   In the control group it stops voting first, and listens until it is out of all others: so it still hears what is
   decided, and no topic that is made from then on begins with it. GONE is proposed when no group has it any more.
   Of both, the leaders of all groups are asked first: what this node has of a group may be from before the change.
+- KEEP takes a LEAVING back, for as long as it is not over: the node is JOINING again, with the disk it has. Groups that
+  it was out of already let it in anew, the others have it as before. It may be what is left to do when another node is
+  lost meanwhile and the rest would be no majority: the leaver is one of those who make it.
 - REMOVED: which lives of its disk are no member for good. Whoever comes with one of them is told so; the same node
   with a new life is a newcomer.
 - A node that replaces another is JOINING with that one's name; SETTLE makes the other one LEAVING in the same step.
@@ -68,6 +72,7 @@ class Kind(StrEnum):
     JOIN = "join"
     SETTLE = "settle"
     LEAVE = "leave"
+    KEEP = "keep"
     GONE = "gone"
     REPLACE = "replace"
     DRAIN = "drain"
@@ -187,9 +192,10 @@ class Membership:
 
     def _busy(self) -> MembershipChanging:
         busy = self.under_way
-        what = "the nodes" if busy is None else f"{busy.node} is {busy.place}, and that"
-        verb = "changed meanwhile; look, then try again" if busy is None else "has to be over first"
-        return MembershipChanging(f"{what} {verb}")
+        if busy is None:
+            return MembershipChanging("the nodes changed meanwhile; look, then try again")
+        undo = f"; `cluster remove {busy.node} --undo` has it stay" if busy.place is Place.LEAVING else ""
+        return MembershipChanging(f"{busy.node} is {busy.place}, and that has to be over first{undo}")
 
     def apply(self, change: Change, number: int, voters: Collection[ReplicaId], lives: Collection[str]) -> list[Member]:
         """The rows that it changes. Raises why it cannot be made; one that was made already changes nothing.
@@ -212,6 +218,9 @@ class Membership:
                 changed = [row._replace(place=Place.VOTER, replaces=""), *self._leave(row, number)]
             case Kind.LEAVE:
                 changed = [row._replace(place=Place.LEAVING, replaces="", lives=left)]
+            case Kind.KEEP:
+                kept = tuple(life for life in row.lives if life not in lives)
+                changed = [row._replace(place=Place.JOINING, lives=kept)]
             case Kind.GONE:
                 changed = [row._replace(place=Place.REMOVED, lives=left, is_drained=False)]
             case Kind.REPLACE if row.place is Place.JOINING:
@@ -235,7 +244,7 @@ class Membership:
     def _is_made(self, change: Change, voters: Collection[ReplicaId]) -> bool:
         row, place = self.rows.get(change.node), self.place_of(change.node, voters)
         match change.kind:
-            case Kind.JOIN:
+            case Kind.JOIN | Kind.KEEP:
                 return place in (Place.JOINING, Place.VOTER)
             case Kind.SETTLE:
                 return place is Place.VOTER

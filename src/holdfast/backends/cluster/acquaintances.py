@@ -44,8 +44,8 @@ class Acquaintances:
         self.book = PeerBook(directory.path, directory.identity.node, peers)
         self.join = join
         # Told once that this node was taken out, and by whom.
-        self.on_removed: Callable[[str], None] = lambda told_by: None
-        self.is_removed = False
+        self._on_removed: Callable[[str], None] | None = None
+        self._removal_told_by: str | None = None
         self._directory = directory
         self._own_address = peers.get(self.node)
         self._listened = ""
@@ -234,10 +234,22 @@ class Acquaintances:
         other = None if links is None or not links.is_up(hello.node) else links.hello_of(hello.node)
         return other is not None and other.boot != hello.boot and other.life != hello.life
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether this node has heard that it was taken out."""
+        return self._removal_told_by is not None
+
+    def tell_of_removal(self, on_removed: Callable[[str], None]) -> None:
+        """Whom to tell who said so; also where it was said before anybody here could hear it."""
+        self._on_removed = on_removed
+        if self._removal_told_by is not None:
+            self._loop.call_soon(on_removed, self._removal_told_by)
+
     def _hear_of_removal(self, told_by: str) -> None:
         if not self.is_removed:
-            self.is_removed = True
-            self.on_removed(told_by)
+            self._removal_told_by = told_by
+            if self._on_removed is not None:
+                self._on_removed(told_by)
             if self._links is not None:
                 self._loop.call_soon(self._links.set_peers, {})
 

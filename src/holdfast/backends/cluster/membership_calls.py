@@ -120,11 +120,15 @@ class MembershipCalls:
 
     # --- for people -------------------------------------------------------------------------------
 
-    async def remove(self, node: str) -> None:
-        """Have a node leave. Raises `NodeNotFound`, `WouldLoseQuorum`, `MembershipChanging`."""
+    async def remove(self, node: str, *, undo: bool = False) -> None:
+        """Have a node leave, or stay after all. Raises `NodeNotFound`, `WouldLoseQuorum`, `MembershipChanging`."""
         if len(self._neighbours.names) == 1:
             await self._check(Kind.LEAVE, node)  # whyever nodes cannot leave here: the last one cannot anyway
         self._check_supported()
+        if undo:
+            await self._check(Kind.KEEP, node)
+            await self._change(Kind.KEEP, node)
+            return
         await self._check(Kind.LEAVE, node)
         await self._check_can_be_spared(node)
         await self._change(Kind.LEAVE, node)

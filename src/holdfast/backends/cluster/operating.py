@@ -69,8 +69,8 @@ class Operating:
         self.check_belongs()
         return await members_shown.described(self._whole)
 
-    async def remove_member(self, node: str) -> None:
-        await self._whole.membership_calls.remove(node)
+    async def remove_member(self, node: str, *, undo: bool = False) -> None:
+        await self._whole.membership_calls.remove(node, undo=undo)
 
     async def drain_member(self, node: str, *, undo: bool = False) -> None:
         await self._whole.membership_calls.drain(node, undo=undo)
@@ -99,7 +99,7 @@ class Operating:
             lambda replica: state.membership.is_removed(replica),
             lambda: members_shown.removed_replicas(state.membership),
         )
-        whole.neighbours.known.on_removed = self._leave
+        whole.neighbours.known.tell_of_removal(self._leave)
         state.on_nodes = self._note_nodes
         self._note_nodes()
 

@@ -38,8 +38,8 @@ async def change_member(services: Services, request: Request) -> Response:
     (node,), backend = request.params, services.broker.backend
     if (wanted.by is not None) is not (wanted.change == "replace"):
         raise BadValue("by: it goes with replace, and replace goes with it")
-    if wanted.change == "remove":
-        await backend.remove_member(node)
+    if wanted.change in {"remove", "keep"}:
+        await backend.remove_member(node, undo=wanted.change == "keep")
     elif wanted.by is not None:
         await backend.replace_member(node, wanted.by)
     else:

@@ -78,10 +78,10 @@ MEMBERS: Final = (
         tag="Cluster",
         summary="Have a node leave, lead nothing, or be replaced",
         doc=(
-            "`remove`: it hands over what it leads, then leaves all groups, one voter at a time. `drain`: it hands "
-            "over what it leads, and is given nothing until `undrain`. `replace`: it leaves as soon as the node `by`, "
-            "which has joined or is joining, votes in every group. The answer comes when that is decided; "
-            "`GET /v1/cluster/members` tells when it is done."
+            "`remove`: it hands over what it leads, then leaves all groups, one voter at a time. `keep`: it stays, "
+            "where it is leaving and not gone yet. `drain`: it hands over what it leads, and is given nothing until "
+            "`undrain`. `replace`: it leaves as soon as the node `by`, which has joined or is joining, votes in every "
+            "group. The answer comes when that is decided; `GET /v1/cluster/members` tells when it is done."
         ),
         handler=cluster.change_member,
         bodies=(Content(shape=schema.MemberChange, example={"change": "undrain"}),),

@@ -138,7 +138,7 @@ class Transfer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class MemberChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What shall become of the node in the path."""
 
-    change: Literal["remove", "drain", "undrain", "replace"]
+    change: Literal["remove", "keep", "drain", "undrain", "replace"]
     by: Annotated[str | None, Meta(description="with replace: a node that has joined, or is joining")] = None
 
 
