@@ -154,7 +154,11 @@ class Changes:
         self._forget(node)
         process = self._cluster.node(node)
         if process.is_running:
-            self._await(f"{node} knows that it has left", lambda: _is_told(process))
+            knows = f"{node} knows that it has left"
+            self._await(knows, lambda: _is_told(process) or self._is_member(node))
+            if self._is_member(node):
+                # It was started a moment before, to join, and had not heard of the cluster yet: it came back as asked.
+                self.members.add(node)
         return "remove"
 
     def _replace(self) -> str:
