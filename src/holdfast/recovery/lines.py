@@ -197,7 +197,7 @@ def _checked_rows(
             try:
                 good.append((first_line + place, event, _checked_number(event, places), line + b"\n"))
                 continue
-            except (CallerError, ValueError) as error:
+            except (CallerError, ValueError, LookupError) as error:
                 reason = f"no message can be made of it: {error}"
         assert reason is not None, "what could not be read has a reason"
         bad.append(BadLine(first_line + place, line, reason))

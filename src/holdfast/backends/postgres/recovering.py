@@ -37,8 +37,8 @@ _STEP_S_MAX: Final = 60.0
 # How long the database may be away before a task gives up. Spark tries it again, a few times.
 _AWAY_S_MAX: Final = 120.0
 _PAUSE_S: Final = 0.5
-# Ids that are there count, however old they are.
-_ANY_AGE_MS: Final = 1 << 50
+# Ids that are there count, however old they are: 35 years, since PostgreSQL subtracts no more than its calendar has.
+_ANY_AGE_MS: Final = 1 << 40
 # In the row of a file: all of its lines, however many it has.
 _ALL_LINES: Final = 1 << 62
 _DONE: Final = 1
