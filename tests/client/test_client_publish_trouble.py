@@ -102,6 +102,10 @@ async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -
         with pytest.raises(RemoteError) as certain:
             await broker.publish("orders", b"v")
     assert (caught.value.code, certain.value.code) == ("connection_lost", "no_quorum")
+    removed = Script("hang up", *[(503, error("node_removed"))] * 1000)
+    async with ScriptedServer(removed).running() as server, connect(server.address, timeout_s=5) as broker:
+        with pytest.raises(ConnectionLost, match="may be stored or not"):
+            await broker.publish("orders", b"v", id="mine")
 
 
 async def test_broker_that_was_taken_out_is_passed_over_silently_and_alone_not_waited_for(

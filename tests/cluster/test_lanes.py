@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from holdfast.backends.cluster.forwarding import Lane
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import PublishReply, PublishRequest, encode
+from holdfast.consensus.replica_names import replica_id
 from holdfast.model.errors import LeaderChanged, NoQuorum, NotLeader
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.member_errors import NodeRemoved
@@ -119,6 +121,30 @@ async def test_node_that_is_removed_refuses_what_waits_and_awaits_the_answer_of_
             await lost
     await several_turns()
     assert lane.is_empty
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+async def test_leaving_node_finds_the_leader_however_many_batches_are_refused_together(batches: int) -> None:
+    """It is told no more who leads, so it asks one after the other: a publisher waits for that."""
+    asked: list[str] = []
+
+    class Peers:
+        def is_up(self, node: str) -> bool:
+            return True
+
+        async def request(self, node: str, method: int, body: Buffer, timeout_s: float) -> memoryview:
+            asked.append(node)
+            await asyncio.sleep(0)
+            if node != "n3":
+                raise NotLeader("not here")
+            return memoryview(encode(PublishReply(Offset(0), 1, 0, None)))
+
+    members = SimpleNamespace(voters={replica_id(node, "1") for node in ("n1", "n2", "n3")})
+    replica = SimpleNamespace(node="n1", leads=False, leader_node="n2", raft=SimpleNamespace(members=members))
+    lane = Lane(PARTITION, cast(Replica, replica), Peers(), None, lambda _: NoQuorum("nobody"), lambda: True)
+    async with asyncio.timeout(2):
+        await asyncio.gather(*(lane.forward(bytearray(b"x"), has_ids=False) for _ in range(batches)))
+    assert asked == ["n2"] * batches + ["n3"] * batches
 
 
 async def several_turns() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,52 @@ async def test_two_nodes_that_were_away_do_not_keep_the_state_from_each_other(
     await until(lambda: not copies())
     giver.close()
     await store.close()
+
+
+async def test_state_file_is_written_on_after_another_one_was_taken_over(tmp_path: Path) -> None:
+    """Else the control log would never drop anything any more."""
+    async with running(tmp_path) as nodes:
+        control, propose = nodes.backends["n1"].control, nodes.backends["n1"]._proposals.propose
+        await propose(NoteNode("filler", "1", {}))
+        assert control._writer is not None, "it waits for more to write"
+        store, applied = control._store, control.applied
+
+        async def nothing() -> None:
+            return
+
+        async def stays_open() -> None:
+            return
+
+        store.close = stays_open  # type: ignore[method-assign]
+        await control.replace_store(lambda: (store, applied), nothing)
+        del store.close
+        await propose(NoteNode("filler", "2", {}))
+        await until(lambda: control.kept > applied)
+
+
+async def test_copy_of_the_state_that_nobody_waits_for_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as state:
+        state.execute("CREATE TABLE applied (log_index INTEGER)")
+    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: LogIndex(0))
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    really_copy = giver._copy
+
+    def slowly(path: Path) -> LogIndex:
+        begun.set()
+        may_end.wait()
+        copied = really_copy(path)
+        assert path.exists()
+        ended.set()
+        return copied
+
+    monkeypatch.setattr(giver, "_copy", slowly)
+    asking = asyncio.create_task(giver._begun())
+    await asyncio.to_thread(begun.wait)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    may_end.set()
+    assert await asyncio.to_thread(ended.wait, 10)
+    await until(lambda: [each.name for each in tmp_path.iterdir()] == ["state.sqlite"])

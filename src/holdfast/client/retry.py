@@ -59,7 +59,8 @@ class Patience:
             who = "something that is no broker" if is_foreign(failure) else "the broker"
             if failure.code == _REMOVED_CODE:
                 if self._addresses.all_removed:
-                    raise failure
+                    # It speaks of its own try; an earlier one may have arrived.
+                    raise self._in_vain() if self._stores and self._may_be_stored else failure
             elif self._addresses.is_news(failure.code):
                 _log.warning("%s: %s says %s (%s); trying again", self._what, who, failure.code, failure.message)
             self._may_be_stored |= failure.code == _OUTCOME_UNKNOWN_CODE or _may_be_done(failure)

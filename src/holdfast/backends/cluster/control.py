@@ -218,6 +218,8 @@ class Control:
         await self.stop()
         await self._store.close()
         self._statements.clear()
+        # One that was ended while it waited would be waited for: nothing would be written any more.
+        self._writer = None
         self._store, applied = exchange()
         await take_over()
         self.applied = self.kept = applied

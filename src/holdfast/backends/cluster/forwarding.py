@@ -216,7 +216,9 @@ class Lane:
         nothing_stored = isinstance(error, NotLeader | ShuttingDown)
         if nothing_stored or (item.has_ids and isinstance(error, LeaderChanged)):
             item = item._replace(may_be_stored=item.may_be_stored or not nothing_stored)
-            self._refusals += 1
+            if self._refused_by is None:
+                # Once for all that were under way to one node: the next one is asked then, and not one further on.
+                self._refusals += 1
             if self._ended is not None:
                 self._refuse_finally(item, self._ended)
                 return

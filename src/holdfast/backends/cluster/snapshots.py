@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,7 +90,13 @@ class SnapshotGiver:
                 raise Unavailable("others are reading older states of this node; try again in a moment")
             name = str(uuid_utils.uuid7())
             path = self._state_file.with_name(f"{_COPY_PREFIX}{name}")
-            applied = await asyncio.to_thread(self._copy, path)
+            copying = asyncio.ensure_future(asyncio.to_thread(self._copy, path))
+            try:
+                applied = await asyncio.shield(copying)
+            except asyncio.CancelledError:
+                # Whoever asked is gone, and the thread is not: what it makes is nobody's.
+                copying.add_done_callback(partial(_drop, path))
+                raise
             self._copies[name] = _Copy(path, applied, asyncio.get_running_loop().time())
             return name
 
@@ -117,6 +124,11 @@ class SnapshotGiver:
         """What is left is deleted at the next start."""
         if self._sweeping is not None:
             self._sweeping.cancel()
+
+
+def _drop(path: Path, copying: asyncio.Future[LogIndex]) -> None:
+    if copying.exception() is None:
+        path.unlink(missing_ok=True)
 
 
 def _piece(path: Path, position: int) -> tuple[int, bytes]:
