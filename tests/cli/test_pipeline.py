@@ -95,6 +95,11 @@ def test_archive_says_what_is_missing_before_spark_is_started(options: tuple[str
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
 
 
+def test_nought_is_a_value_and_a_flag_that_was_not_given_is_none() -> None:
+    _, _, own = frame.settings("x", None, {"top": int, "once": bool}, {"top": 0, "once": False})
+    assert own == {"top": 0}
+
+
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.toml"
     file.write_text(FILE)

@@ -43,6 +43,8 @@ _WRITE_OPTIONS: Final = {
     # Files of tasks come to their place when the whole job is done, not each when its task is.
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    # A session's limit would make as many files of a compaction as it had before, again and again.
+    "maxRecordsPerFile": "0",
 }
 
 

@@ -51,7 +51,7 @@ def settings(
 ) -> tuple[str, dict[str, str], dict[str, Any]]:
     """Master, Spark's settings and the pipeline's own; `flags` that were not given are None, or empty."""
     read = _read(file, name, known) if file is not None else {}
-    given = {key: value for key, value in flags.items() if value not in (None, [], (), False)}
+    given = {key: value for key, value in flags.items() if value is not False and value not in (None, [], ())}
     own = {**read.get(name, {}), **{key: value for key, value in given.items() if key in known}}
     conf = {**read.get("conf", {}), **given.get("conf", {})}
     return given.get("master") or read.get("master", MASTER_DEFAULT), {k: str(v) for k, v in conf.items()}, own

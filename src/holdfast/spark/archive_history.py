@@ -154,11 +154,12 @@ def behind(
 
 
 def _lacks(archived: ArchivedTopic | None, live: Ranges) -> bool:
-    """Whether something is neither in the archive nor in the log behind it."""
-    return archived is not None and any(
-        number in archived.partitions and start > archived.partitions[number].end
-        for (_, number), (start, _) in live.items()
-    )
+    """Whether something is neither in the archive nor in the log behind it; a newer archive may have it.
+
+    Also of a partition, or a whole topic, of which the archive had nothing when it was looked at.
+    """
+    extents = {} if archived is None else archived.partitions
+    return any(start > (extents[number].end if number in extents else 0) for (_, number), (start, _) in live.items())
 
 
 def _check_gaps(topic: str, archived: ArchivedTopic, live: Ranges, *, allow_gaps: bool) -> None:
