@@ -55,14 +55,16 @@ def environment(**more: str) -> dict[str, str]:
     return {**plain, "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", **more}
 
 
-def holdfast(*arguments: str, given: bytes | None = None, env: dict[str, str] | None = None) -> Ended:
+def holdfast(
+    *arguments: str, given: bytes | None = None, env: dict[str, str] | None = None, deadline_s: float = DEADLINE_S
+) -> Ended:
     """Run a command to its end."""
     done = subprocess.run(
         [*HOLDFAST, *arguments],
         input=b"" if given is None else given,
         capture_output=True,
         env=environment(**(env or {})),
-        timeout=DEADLINE_S,
+        timeout=deadline_s,
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -50,7 +50,8 @@ def audited(spark: SparkCluster, directory: Path) -> None:
     sent, received = ([line for log in logs for line in log[side]] for side in (0, 1))
     files = ("--sent", write(directory / "sent.ndjson", sent), "--received", write(directory / "got.ndjson", received))
     conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
-    ended = holdfast("pipeline", "audit", *files, "--master", spark.master, *conf, "--json", env=USE_ARCHIVE)
+    options = ("--master", spark.master, *conf, "--json")
+    ended = holdfast("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=chaos.RECOVERY_S)
     assert ended.code == 1, ended
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+import msgspec
 import structlog
 
 from holdfast.backends.cluster import commands
@@ -36,4 +37,10 @@ def tell(event: str, changes: Iterable[Command], **facts: object) -> None:
 def tell_entries(event: str, entries: Iterable[Entry]) -> None:
     for entry in entries:
         if entry.kind == KIND_COMMAND:
-            tell(event, commands.decode(entry.payload[NOTE_HEAD_BYTES:]))
+            try:
+                changes = commands.decode(entry.payload[NOTE_HEAD_BYTES:])
+            except msgspec.MsgspecError as error:
+                # Of a newer build. Whoever applies it says so; that it is stored must not fail over what is told of it.
+                log.debug(event, change="not understood", reason=str(error))
+            else:
+                tell(event, changes)
