@@ -29,6 +29,8 @@ def running(root: Path, *flags: str) -> Iterator[Two]:
     with first, second:
         wait_until_in_step(first)
         wait_until(lambda: bool(status(second)["partner_is_up"]), "the backup hears its primary")
+        # A backup that dies before it has noted whose it is takes over in an epoch that is no later than its primary's.
+        wait_until(lambda: status(second)["epoch"] == status(first)["epoch"], "the backup knows whose it is")
         yield first, second
 
 
