@@ -1,7 +1,6 @@
 """Servers as child processes: started in a group of their own, watched through /proc, always ended."""
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -15,39 +14,14 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 
-# Ports that clients are given for outgoing connections start at 32768 on Linux. Below it a port that was
-# free a moment ago is not taken by somebody's client. Tests, which run beside, take theirs from 15,000 on.
-PORT_MIN = 10_000
-PORT_MAX = 15_000
-PORT_TRIES_MAX = 200
-
 STOP_TIMEOUT_S = 15.0
 READY_TIMEOUT_S = 60.0
 READY_POLL_S = 0.02
 LOG_TAIL_BYTES = 2_000
 
-_handed_out: set[int] = set()
-
 
 class ServerFailed(RuntimeError):
     """A server did not start, or ended while it was measured."""
-
-
-def free_port() -> int:
-    """A loopback port nobody listens on and this run has not handed out before."""
-    # Others may roll at the same time, in processes that were seeded alike.
-    rolled = random.SystemRandom()
-    for _ in range(PORT_TRIES_MAX):
-        port = rolled.randrange(PORT_MIN, PORT_MAX)
-        if port in _handed_out:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind((HOST, port))
-                _handed_out.add(port)
-                return port
-    raise ServerFailed(f"no free port between {PORT_MIN} and {PORT_MAX}")
 
 
 def _cpu_clock(pid: int) -> int:

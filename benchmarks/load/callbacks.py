@@ -11,7 +11,8 @@ from statistics import quantiles
 
 from benchmarks.load import http, text
 from benchmarks.load.wire import SOCKET_TIMEOUT_S, LoadFailed, read_until
-from benchmarks.process import HOST, free_port
+from benchmarks.process import HOST
+from holdfast.testing.ports import free_port
 
 _READ_BYTES = 1 << 20
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.load import http, text
 from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.wire import FixedLength
-from benchmarks.process import HOST, Server, free_port, running, scratch
+from benchmarks.process import HOST, Server, running, scratch
+from holdfast.testing.ports import free_port
 
 NAME = "holdfast"
 HINT = "pip install -e ."

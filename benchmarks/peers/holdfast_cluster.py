@@ -15,7 +15,8 @@ from benchmarks.load import http
 from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.wire import LoadFailed
 from benchmarks.peers.holdfast import Holdfast, binary
-from benchmarks.process import HOST, STOP_TIMEOUT_S, Server, ServerFailed, free_port, scratch, start, stop_all
+from benchmarks.process import HOST, STOP_TIMEOUT_S, Server, ServerFailed, scratch, start, stop_all
+from holdfast.testing.ports import free_port
 
 Found = TypeVar("Found")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from benchmarks.load import nats as wire
 from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.wire import Marker
-from benchmarks.process import HOST, Server, ServerFailed, free_port, listening, running, scratch
+from benchmarks.process import HOST, Server, ServerFailed, listening, running, scratch
+from holdfast.testing.ports import free_port
 
 NAME = "nats"
 BINARY = "nats-server"

@@ -11,7 +11,8 @@ from benchmarks.load import nats as wire
 from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.wire import LoadFailed, Marker
 from benchmarks.peers.nats import BINARY, accepts, configuration
-from benchmarks.process import HOST, Server, ServerFailed, free_port, listening, scratch, start, stop_all
+from benchmarks.process import HOST, Server, ServerFailed, listening, scratch, start, stop_all
+from holdfast.testing.ports import free_port
 
 REPLICAS = 3
 # Servers find each other and choose who keeps the list of streams before the first stream can be made.

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.load import amqp, rabbit_stream
 from benchmarks.load.pipeline import Pipeline
-from benchmarks.process import HOST, Server, ServerFailed, free_port, listening, running, scratch
+from benchmarks.process import HOST, Server, ServerFailed, listening, running, scratch
+from holdfast.testing.ports import free_port
 
 NAME = "rabbitmq"
 EPMD = "epmd"

@@ -17,7 +17,8 @@ from benchmarks.peers.rabbitmq import (
     quorum_pipeline,
     script,
 )
-from benchmarks.process import HOST, Server, ServerFailed, free_port, listening, scratch, start, stop_all
+from benchmarks.process import HOST, Server, ServerFailed, listening, scratch, start, stop_all
+from holdfast.testing.ports import free_port
 
 NODES = 3
 CONTROL_TIMEOUT_S = 60.0

@@ -13,7 +13,8 @@ from benchmarks.load import resp
 from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.read import entry_id
 from benchmarks.load.wire import LoadFailed, Marker, payload, read_exactly
-from benchmarks.process import HOST, Server, free_port, listening, running, scratch
+from benchmarks.process import HOST, Server, listening, running, scratch
+from holdfast.testing.ports import free_port
 
 NAME = "redis"
 BINARY = "redis-server"

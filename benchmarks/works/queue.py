@@ -10,7 +10,8 @@ from benchmarks.load.queue import QueueLoad
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, holdfast_cluster
 from benchmarks.peers.holdfast_cluster import HoldfastCluster
-from benchmarks.process import HOST, free_port, running, scratch
+from benchmarks.process import HOST, running, scratch
+from holdfast.testing.ports import free_port
 
 CLIENTS = 32
 APPEND = "Holdfast"

@@ -27,12 +27,12 @@ from holdfast.model.limits import (
     CALLBACK_WINDOWS_BYTES_MAX,
     CALLBACKS_MAX,
 )
+from holdfast.testing.ports import free_port
 from holdfast.wire import record_batch
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.callbacks import numbered_lines, parse_messages, plain_lines
 from tests.callbacks.receivers import DumbReceiver, listening, payloads
 from tests.callbacks.test_callbacks import standing, subscribe, until_acknowledged, until_state
-from tests.support.broker_process import free_port
 from tests.text.in_process.talk import Serving, serving, until
 
 EVERYWHERE = CallbackPolicy(["127.0.0.0/8"], port_min=1024, is_local=True)

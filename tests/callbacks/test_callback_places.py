@@ -17,9 +17,9 @@ from holdfast.model.callbacks import Callback
 from holdfast.model.errors import SubscriptionNotFound, TooManySubscriptions, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.topics import Topic
+from holdfast.testing.ports import free_port
 from tests.callbacks.receivers import DumbReceiver, listening, messages, payloads
 from tests.callbacks.test_callbacks import standing, subscribe, until_acknowledged
-from tests.support.broker_process import free_port
 from tests.text.in_process.talk import SUBACK, UNSUBACK, Serving, serving, until
 
 ORDERS, BILLING = TopicName("orders"), CursorName("billing")

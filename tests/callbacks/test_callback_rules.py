@@ -22,9 +22,10 @@ from holdfast.frontends.callbacks.dialing import is_connected_to_itself
 from holdfast.model.errors import BadCommand, NotSupported, SubscriptionNotFound
 from holdfast.model.ids import Offset
 from holdfast.model.limits import CALLBACK_WINDOW_BYTES_MAX
+from holdfast.testing.ports import free_port
 from holdfast.wire.callbacks import count_acks, parse_messages
 from tests.cluster.nodes import PATIENCE_S, Nodes
-from tests.support.broker_process import BrokerProcess, free_port
+from tests.support.broker_process import BrokerProcess
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text("utf-8")
 

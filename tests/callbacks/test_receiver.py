@@ -20,7 +20,8 @@ from holdfast.client import BlockingReceiver, Receiver, connect_blocking
 from holdfast.client.receiver import _Seen
 from holdfast.model.errors import ConfigError
 from holdfast.testing import LocalCluster
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from holdfast.testing.ports import free_port
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.text.in_process.talk import Serving, Talk, address_of, until
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.client import BlockingClient, connect_blocking
+from holdfast.testing.ports import free_port
 
 HOLDFAST = (sys.executable, "-m", "holdfast.cli")
 # A command or a broker that takes longer than this is broken.
@@ -100,18 +99,6 @@ class Running:
     def ended(self) -> Ended:
         out, err = self.process.communicate(timeout=DEADLINE_S)
         return Ended(self.process.returncode, out, err)
-
-
-def free_port() -> int:
-    """A port below the range that systems give to clients, so that it can be had again after a restart."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 class Broker:

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import pytest
 
-from tests.cli.program import Broker, free_port, holdfast
+from holdfast.testing.ports import free_port
+from tests.cli.program import Broker, holdfast
 
 
 def test_ready_broker(broker: Broker) -> None:

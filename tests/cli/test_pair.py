@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from tests.cli.program import Broker, Running, free_port, holdfast, until
+from holdfast.testing.ports import free_port
+from tests.cli.program import Broker, Running, holdfast, until
 
 
 @pytest.fixture

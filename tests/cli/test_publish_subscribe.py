@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from holdfast.cli.app import app
 from holdfast.cli.reading import Reader
 from holdfast.model.errors import RemoteError
-from tests.cli.program import Broker, free_port, holdfast, numbered, until
+from holdfast.testing.ports import free_port
+from tests.cli.program import Broker, holdfast, numbered, until
 
 
 def offset_of(broker: Broker, topic: str, name: str) -> int:

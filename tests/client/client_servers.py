@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +17,7 @@ import h11
 import msgspec
 
 from holdfast.model.ids import Offset
+from holdfast.testing.ports import free_port
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.record_batch import decode_values, header, place
 
@@ -146,19 +145,6 @@ def stored(body: bytes, base_offset: int = 0) -> dict[str, object]:
     """What a broker answers to a batch that is all new."""
     count = header(body).record_count
     return {"results": [{"partition": 0, "base_offset": base_offset, "count": count, "duplicates": 0}]}
-
-
-def free_port() -> int:
-    """A port below the ephemeral range, where no reconnecting client can take it from its server."""
-    for port in random.sample(range(20_000, 32_000), 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port below 32000")
 
 
 def is_publish(call: Call) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from client_servers import free_port
+from holdfast.testing.ports import free_port
 
 PUBACK = b"PUBACK|Published successfully\n"
 

@@ -7,10 +7,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from client_servers import BrokerProcess, free_port
+from client_servers import BrokerProcess
 
 import holdfast
 from holdfast.client import ClientClosed, ConnectionLost, RemoteError, WrongPort
+from holdfast.testing.ports import free_port
 
 
 def loop_threads() -> list[threading.Thread]:

@@ -16,7 +16,6 @@ from client_servers import (
     ScriptedServer,
     described,
     error,
-    free_port,
     serving,
 )
 
@@ -28,6 +27,7 @@ from holdfast.client import (
     WrongPort,
     connect,
 )
+from holdfast.testing.ports import free_port
 
 
 async def test_a_silent_broker_ends_in_an_error_that_says_what_was_tried() -> None:

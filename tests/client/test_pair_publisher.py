@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from client_servers import free_port, until
+from client_servers import until
 from pair_brokers import FakeBroker, fake_pair
 
 from holdfast.client import (
@@ -19,6 +19,7 @@ from holdfast.client import (
     WrongPort,
 )
 from holdfast.client.failover import UNACKNOWLEDGED_MAX
+from holdfast.testing.ports import free_port
 
 
 def publisher_for(*brokers: FakeBroker, **options: object) -> PairPublisher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_servers import free_port, until
+from client_servers import until
 from pair_brokers import FakeBroker, fake_pair
 
 from holdfast.client import (
@@ -18,6 +18,7 @@ from holdfast.client import (
     RemoteError,
     WrongPort,
 )
+from holdfast.testing.ports import free_port
 
 DEADLINE_S = 20.0
 

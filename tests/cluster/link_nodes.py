@@ -13,8 +13,8 @@ import uvloop
 
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
 from holdfast.consensus.messages import Message
+from holdfast.testing.ports import free_port
 from holdfast.wire.peer import Hello
-from tests.support.broker_process import free_port
 
 _boots = itertools.count()
 QUICK = LinkTiming(refused_retry_s=0.1)

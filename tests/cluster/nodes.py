@@ -16,7 +16,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
 from holdfast.storage.directory import DataDirectory
-from tests.support.broker_process import free_port
+from holdfast.testing.ports import free_port
 
 PATIENCE_S = 20.0
 

@@ -172,3 +172,20 @@ def test_killed_test_run_leaves_no_process_and_no_file() -> None:
         os.kill(testing.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(int(pid_text)), "the node is gone")
     wait_until(lambda: not Path(data).exists(), "its files are gone")
+
+
+def test_single_port_is_given_to_nobody_else_while_its_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = port_scheme.free_port()
+    with socket.create_server((port_scheme.HOST, ours)):
+        pass  # it has ended, and will be started again
+    asks_for_ours_only = (
+        "from holdfast.testing import ports\n"
+        f"ports._SINGLE = range({ours}, {ours + 1})\n"
+        "try: print(ports.free_port())\n"
+        "except ports.ClusterFailed as error: print(error)\n"
+    )
+    another = subprocess.run([sys.executable, "-c", asks_for_ours_only], capture_output=True, text=True, check=True)
+    assert another.stdout.startswith("found no free port")
+    monkeypatch.setattr(port_scheme, "_SINGLE", range(ours, ours + 1))
+    with pytest.raises(ClusterFailed, match="no free port"):
+        port_scheme.free_port()

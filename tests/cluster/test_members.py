@@ -21,8 +21,8 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.member_errors import MembershipChanging, NodeNotFound, NodeRemoved, WouldLoseQuorum
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
+from holdfast.testing.ports import free_port
 from tests.cluster.nodes import PATIENCE_S, Nodes, until
-from tests.support.broker_process import free_port
 
 ORDERS = TopicName("orders")
 PARTITIONS = 2

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from holdfast.backends.cluster.peer_book import PeerBook
 from holdfast.model.limits import CLUSTER_NODES_MAX
+from holdfast.testing.ports import free_port
 from tests.cluster.nodes import until
 from tests.cluster.test_members import Publisher, check_stored, cluster, join, settled
-from tests.support.broker_process import free_port
 
 
 async def test_broker_that_listens_everywhere_grows_to_three_and_is_found_again_after_a_restart(tmp_path: Path) -> None:

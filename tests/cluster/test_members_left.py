@@ -24,11 +24,11 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.member_errors import MembershipChanging, NodeRemoved
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
+from holdfast.testing.ports import free_port
 from holdfast.wire.peer import OLDEST_VERSION, Hello
 from holdfast.wire.text import STANDARD
 from tests.cluster.nodes import Nodes, until
 from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled, told_to_leave
-from tests.support.broker_process import free_port
 
 
 async def damaged(nodes: Nodes, name: str) -> None:

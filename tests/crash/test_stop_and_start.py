@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from holdfast.testing.ports import free_port
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.flood import Flood, Sent
 from tests.support.logs import flip, frame_positions
 from tests.support.sizes import dice, scaled

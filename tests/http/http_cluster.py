@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from http_server import Client
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess, wait_until
+
+from holdfast.testing.ports import free_port
 
 NODES = ("n1", "n2", "n3")
 

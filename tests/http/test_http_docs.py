@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.postgres import database_for
 
 import holdfast.client
@@ -28,6 +28,7 @@ from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
 from holdfast.node.node import Node
+from holdfast.testing.ports import free_port
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from chaos.cable import Cable
 
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from holdfast.testing.ports import free_port
+from tests.support.broker_process import BrokerProcess, wait_until
 
 HEARTBEAT_MS = 150
 MISSES = 3

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from holdfast.testing.ports import free_port
+from tests.support.broker_process import BrokerProcess, wait_until
 
 HEARTBEAT_MS = 100
 MISSES = 4

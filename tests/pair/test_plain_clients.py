@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.ports import free_port
 from tests.cli.program import Running
-from tests.support.broker_process import free_port, wait_until
+from tests.support.broker_process import wait_until
 from tests.support.text_client import CONNACK, PUBACK, SUBACK, TextClient
 
 WAIT_S = 20.0

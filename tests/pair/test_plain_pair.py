@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.client import PairPublisher, PairSubscriber
+from holdfast.testing.ports import free_port
 from tests.pair.partners import plain, status, wait_until_alone, wait_until_in_step
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.text_client import PUBACK, SUBACK
 
 Two = tuple[BrokerProcess, BrokerProcess]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from processor_helpers import ORDERS, Clock, Recorder
-from tests.support.broker_process import free_port
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
@@ -21,6 +20,7 @@ from holdfast.processors.pool import WorkerPool
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 from holdfast.processors.stage import ProcessingStage
 from holdfast.storage.directory import DataDirectory
+from holdfast.testing.ports import free_port
 
 NODES = ("n1", "n2", "n3")
 

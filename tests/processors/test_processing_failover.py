@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 from cluster_members import NODES, Calls
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess, wait_until
 
 from holdfast.broker.processing import PROCESSOR_CURSOR
+from holdfast.testing.ports import free_port
 
 COUNT = 200
 BUSY_MS = 15

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.ports import free_port
 from tests.proxy.proxies import Brokers
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.http_client import Client
 
 

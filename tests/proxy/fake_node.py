@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.broker_process import free_port
+from holdfast.testing.ports import free_port
 
 Reply = Callable[["Got", asyncio.StreamWriter], Awaitable[None]]
 

@@ -18,9 +18,10 @@ from holdfast.proxy.groups import Group
 from holdfast.proxy.readers import AT_ONCE_MAX
 from holdfast.proxy.relay import Relay
 from holdfast.proxy.settings import SLOTS, Settings, parse_groups
+from holdfast.testing.ports import free_port
 from tests.proxy.fake_node import Got, answer, faking
 from tests.proxy.proxies import ProxyClient, proxying
-from tests.support.broker_process import free_port, wait_until
+from tests.support.broker_process import wait_until
 
 TOPIC = b'{"topic":"orders"}'
 

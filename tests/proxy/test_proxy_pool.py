@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.client.addresses import Address
 from holdfast.proxy.pool import Pool, PoolFull
-from tests.support.broker_process import free_port
+from holdfast.testing.ports import free_port
 
 
 @pytest.fixture

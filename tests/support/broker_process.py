@@ -7,9 +7,7 @@ import contextlib
 import http.client
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +22,6 @@ from tests.support.text_client import TextClient
 START_S = 30.0
 STOP_S = 30.0
 BATCHES = "application/vnd.holdfast.batches"
-_given_ports: set[int] = set()
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
@@ -33,19 +30,6 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.005)
-
-
-def free_port() -> int:
-    """A port below the ephemeral range, so that no client's connection takes it while its server is away."""
-    rolled = random.SystemRandom()
-    while True:
-        port = rolled.randrange(15_000, 32_000)
-        if port in _given_ports:
-            continue  # it is free only until whoever has it listens
-        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            _given_ports.add(port)
-            return port
 
 
 class BrokerProcess:

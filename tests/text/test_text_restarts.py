@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess, free_port, wait_until
+from holdfast.testing.ports import free_port
+from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.sizes import dice, scaled
 from tests.support.text_client import PUBACK, SUBACK, TextClient, publishes
 

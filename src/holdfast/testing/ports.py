@@ -12,6 +12,9 @@ peer         base_port + 20 + i             8101
 range from which systems give ports to clients, since a client that reconnects while a node is away could otherwise be
 given the very port that the node wants back. The last port of the block stays bound while the cluster is there, so
 that clusters which are started at the same time choose different blocks.
+
+A server that is no cluster gets one port between 10000 and 20000, and keeps it for as long as the process that asked
+lives: whatever it is killed and started again for, nobody else is given it meanwhile.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ _HTTP: Final = 10
 _PEER: Final = 20
 _BLOCK: Final = 40
 _BLOCKS: Final = range(20_000, 32_000, _BLOCK)
+_SINGLE: Final = range(10_000, 20_000)
+_SINGLE_TRIES_MAX: Final = 1000
+# What keeps single ports from being given twice, by this process or by another one.
+_kept: list[socket.socket] = []
 
 
 class Ports(NamedTuple):
@@ -67,12 +74,28 @@ def choose(nodes: int) -> tuple[int, socket.socket]:
     raise ClusterFailed("found no block of free ports between 20000 and 32000; give one with base_port")
 
 
+def free_port() -> int:
+    """One port for a server of this process, which stays its own over every restart of that server."""
+    rolled = random.SystemRandom()  # processes that are seeded alike roll different ports
+    for _ in range(_SINGLE_TRIES_MAX):
+        port = rolled.choice(_SINGLE)
+        # Bound for datagrams: that keeps others who ask here away and leaves it to the server, which speaks TCP.
+        mark = _marked(port, socket.SOCK_DGRAM)
+        if mark is None:
+            continue
+        if _is_free(port):
+            _kept.append(mark)
+            return port
+        mark.close()
+    raise ClusterFailed("found no free port between 10000 and 20000")
+
+
 def addresses(ports: Sequence[int]) -> list[str]:
     return [f"{HOST}:{port}" for port in ports]
 
 
-def _marked(port: int) -> socket.socket | None:
-    mark = socket.socket()
+def _marked(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket | None:
+    mark = socket.socket(type=kind)
     try:
         mark.bind((HOST, port))
     except OSError:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,28 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.model.errors import WorldError
+from holdfast.testing.ports import free_port
 
 _START_DEADLINE_S: Final = 30.0
 _STOP_DEADLINE_S: Final = 30.0
-# Below the range from which systems give ports to clients: a client that reconnects while the broker is away
-# could otherwise be given the very port that the broker wants back.
-_PORTS: Final = range(20_000, 32_000)
 
 
 class BrokerFailed(WorldError):
     """The broker did not start, or not in time."""
-
-
-def free_port() -> int:
-    """A port that nobody uses now, from a range that nobody is given."""
-    for port in random.sample(_PORTS, 100):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise BrokerFailed("found no free port between 20000 and 32000")
 
 
 class BrokerProcess:
