@@ -20,6 +20,7 @@ from client_servers import (
 
 from holdfast.client import (
     ConnectionLost,
+    MaybeStored,
     NewMessage,
     OutcomeUnknown,
     PublishManyLost,
@@ -106,6 +107,32 @@ async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -
     async with ScriptedServer(removed).running() as server, connect(server.address, timeout_s=5) as broker:
         with pytest.raises(ConnectionLost, match="may be stored or not"):
             await broker.publish("orders", b"v", id="mine")
+
+
+async def test_who_travelled_with_a_message_that_may_be_stored_may_be_stored_too() -> None:
+    gate = asyncio.Event()
+    script = Script("store", "hang up", *[(503, error("no_quorum"))] * 1000)
+
+    async def slow_first(call: Call) -> Answer:
+        if is_publish(call):
+            await gate.wait()
+        return await script(call)
+
+    async with ScriptedServer(slow_first).running() as server, connect(server.address, timeout_s=1.0) as broker:
+        first = asyncio.create_task(broker.publish("orders", b"first"))
+        while not batches_of(server):
+            await asyncio.sleep(0.01)
+        sooner = asyncio.create_task(broker.publish("orders", b"sooner", id="sooner"))
+        await asyncio.sleep(0.3)
+        later = asyncio.create_task(broker.publish("orders", b"later", id="later"))
+        await asyncio.sleep(0.1)
+        gate.set()
+        assert (await first).offset == 0
+        for name, publish in (("sooner", sooner), ("later", later)):
+            with pytest.raises(MaybeStored, match=rf"may be stored or not.*id is {name}"):
+                await publish
+    assert batches_of(server)[1] == [b"sooner", b"later"]
+    assert batches_of(server)[-1] == [b"later"], "it was tried alone, and refused"
 
 
 async def test_broker_that_was_taken_out_is_passed_over_silently_and_alone_not_waited_for(

@@ -292,12 +292,12 @@ async def test_unknown_topic_is_refused_where_topics_are_not_made_by_use(opened:
 
 
 async def test_push_to_a_new_topic_is_kept_when_the_database_falls_silent(opened: Open, server: Server) -> None:
-    store = await opened(server.url, deadline_ms_max=300)
+    store = await opened(server.url, deadline_ms_max=1000)
     await store.push(b"0", topic="old")
     server.kill(signal.SIGSTOP)
     began_s = time.monotonic()
     assert (await store.push(b"1", topic="new"))[0].buffered
-    assert time.monotonic() - began_s < 0.45
+    assert time.monotonic() - began_s < 1.8, "one deadline, not one for the topic and one for the push"
     server.kill(signal.SIGCONT)
     await store.drained()
     assert await store.values("new") == [b"1"]

@@ -26,6 +26,7 @@ from holdfast.client.client import Client, connect
 from holdfast.client.descriptions import BrokerInfo
 from holdfast.client.errors import (
     ClientClosed,
+    MaybeStored,
     OutcomeUnknown,
     PublishManyLost,
     PublishManyRefused,
@@ -64,6 +65,7 @@ __all__ = [
     "Counts",
     "CursorDescription",
     "HoldfastError",
+    "MaybeStored",
     "Message",
     "MessageBatch",
     "NewMessage",

@@ -36,6 +36,11 @@ class OutcomeUnknown(ConnectionLost):
     code = "outcome_unknown"
 
 
+MAYBE_STORED = (
+    "one of these tries may have arrived, so it may be stored or not: sent again with the same id it is stored once"
+)
+
+
 class MaybeStored(ConnectionLost):
     """The time was over behind a publish of which a try may have arrived: it is stored, or it is not.
 

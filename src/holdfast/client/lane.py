@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.client.api import Api
 from holdfast.client.encoding import IdMaker
-from holdfast.client.errors import OutcomeUnknown, another
+from holdfast.client.errors import MAYBE_STORED, MaybeStored, OutcomeUnknown, another
 from holdfast.client.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from holdfast.client.store import Messages, Stored, build, places
 from holdfast.model.errors import ConnectionLost, HoldfastError, RemoteError
@@ -30,12 +30,14 @@ _CONTENT_STATUSES = (400, 413)
 class Waiting:
     """One `publish` call that waits for its message to be stored."""
 
-    __slots__ = ("deadline", "future", "message", "resend", "size_bytes")
+    __slots__ = ("deadline", "future", "may_be_stored", "message", "resend", "size_bytes")
 
     def __init__(self, message: NewMessage, deadline: float, *, resend: bool) -> None:
         self.message = message
         self.deadline = deadline
         self.resend = resend
+        # A try of it may have arrived, whatever becomes of later ones.
+        self.may_be_stored = False
         self.size_bytes = message_bytes(message)
         self.future: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
 
@@ -161,6 +163,9 @@ class Lane:
             except ConnectionLost as error:
                 now = loop.time()
                 unknown = isinstance(error, OutcomeUnknown)
+                if isinstance(error, MaybeStored):
+                    for each in waiting:
+                        each.may_be_stored = True
                 _fail([each for each in waiting if unknown or each is waiting[0] or each.deadline <= now], error)
                 self._last_loss = error.message
             except HoldfastError as error:
@@ -200,8 +205,14 @@ def message_bytes(message: NewMessage) -> int:
 
 
 def _fail(waiting: Sequence[Waiting], error: HoldfastError) -> None:
+    is_verdict = isinstance(error, RemoteError) and error.http_status in _CONTENT_STATUSES
     for each in waiting:
-        if not each.future.done():
+        if each.future.done():
+            continue
+        if each.may_be_stored and not is_verdict and not isinstance(error, MaybeStored):
+            # It speaks of the last try only.
+            each.future.set_exception(MaybeStored(f"{error.message}; {MAYBE_STORED}"))
+        else:
             each.future.set_exception(another(error))
 
 

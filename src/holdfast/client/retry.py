@@ -9,7 +9,7 @@ from collections import Counter
 
 from holdfast.client.addresses import Addresses
 from holdfast.client.connection import Request, Response
-from holdfast.client.errors import AttemptFailed, MaybeStored, OutcomeUnknown
+from holdfast.client.errors import MAYBE_STORED, AttemptFailed, MaybeStored, OutcomeUnknown
 from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN, RETRIED_STATUSES
 from holdfast.client.pool import Pool
 from holdfast.client.refusals import is_foreign, remote_error
@@ -84,10 +84,7 @@ class Patience:
         if self._stores and self._may_be_stored:
             # Also where the last answer promises that nothing was stored: it speaks of its own try.
             said = "" if self._last_word is None else f"; {self._last_word.code}: {self._last_word.message}"
-            return MaybeStored(
-                f"{text}{said}; one of these tries may have arrived, so it may be stored or not: sent again with the "
-                "same id it is stored once"
-            )
+            return MaybeStored(f"{text}{said}; {MAYBE_STORED}")
         if self._last_remote is not None:
             last = self._last_remote
             return RemoteError(last.code, f"{last.message} [{text}]", last.http_status)
