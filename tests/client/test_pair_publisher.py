@@ -23,7 +23,8 @@ from holdfast.testing.ports import free_port
 
 
 def publisher_for(*brokers: FakeBroker, **options: object) -> PairPublisher:
-    return PairPublisher(*(broker.address for broker in brokers), **options)  # type: ignore[arg-type]
+    """One that takes no broker for silent because the machine is busy, unless the test is about that."""
+    return PairPublisher(*(broker.address for broker in brokers), **{"ack_timeout_s": 30.0, **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dialect", ["standard", "ack"])
@@ -118,7 +119,10 @@ async def test_refused_message_raises_and_the_others_go_on() -> None:
 
 
 async def test_patience_ends_when_nobody_acknowledges() -> None:
-    async with fake_pair() as (primary, backup), publisher_for(primary, backup, patience_s=0.5) as publisher:
+    async with (
+        fake_pair() as (primary, backup),
+        publisher_for(primary, backup, ack_timeout_s=0.5, patience_s=0.5) as publisher,
+    ):
         primary.answers = "silent"
         await backup.die()
         started = time.monotonic()
@@ -229,7 +233,7 @@ async def test_closing_waits_for_what_was_begun_and_ends_the_rest() -> None:
 
 
 async def test_cancelled_publish_disturbs_nobody() -> None:
-    async with fake_pair() as (primary, backup), publisher_for(primary, backup) as publisher:
+    async with fake_pair() as (primary, backup), publisher_for(primary, backup, ack_timeout_s=1.0) as publisher:
         primary.answers = "silent"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
