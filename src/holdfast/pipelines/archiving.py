@@ -141,10 +141,10 @@ class Archiver:
             tasks_min=self._spark.sparkContext.defaultParallelism,
             fail_on_data_loss=not settings.allow_gaps,
         )
-        place = self._archive.new_place()
-        files = self._written(archive_rules.placed(rows), place)
+        counted, read = _counted(rows)
+        files = self._written(archive_rules.placed(counted), self._archive.new_place())
         self._check_topics([each for each in there if (each.topic, each.number) in ranges])
-        missing = self._missing(files, ranges)
+        missing = self._missing(files, ranges, read())
         self._commit("batch", added=files, topics=self._extended(ranges, missing, there))
         reached = {place: end for place, (_, end) in ranges.items()}
         self._show_progress(reached, there)
@@ -171,13 +171,19 @@ class Archiver:
             if now.get(each.topic) != each.created_ms:
                 raise ArchiveMismatch(f"the topic {each.topic} went, or was made anew, while it was read")
 
-    def _missing(self, files: list[ArchivedFile], ranges: Ranges) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-        """The stretches of the batch that nobody had; there are none unless gaps are allowed."""
+    def _missing(
+        self, files: list[ArchivedFile], ranges: Ranges, read: int
+    ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
+        """The stretches of the batch that the log did not have any more; there are none unless gaps are allowed."""
         wanted, found = archive_rules.count(ranges), sum(file.rows for file in files)
+        # What was read and is in no file is there still: whoever allows gaps does not mean that.
+        if found != read or found > wanted or (found < wanted and not self._settings.allow_gaps):
+            raise DataLost(
+                f"{wanted:,} messages were to be archived, {read:,} were read, and {found:,} were written; nothing of "
+                "the batch counts",
+            )
         if found == wanted:
             return {}
-        if found > wanted or not self._settings.allow_gaps:
-            raise DataLost(f"{wanted:,} messages were to be archived, and {found:,} were written")
         runs: dict[PartitionKey, list[tuple[int, int]]] = {place: [] for place in ranges}
         for row in archive_rules.runs(self._read(files)).collect() if files else ():
             runs[row["topic"], row["partition"]].append((row["first"], row["last"]))
@@ -262,6 +268,15 @@ class Archiver:
                 topics=topics or {},
             )
         )
+
+
+def _counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """The same rows, and how many of them were read once all are."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observed = Observation()
+    return rows.observe(observed, f.count(f.lit(1)).alias("rows")), lambda: int(observed.get["rows"])
 
 
 def _files_of(root: Path, place: Path) -> Iterator[ArchivedFile]:

@@ -14,6 +14,7 @@ import holdfast
 import holdfast.spark
 from holdfast import NewMessage, pipelines
 from holdfast.model.errors import HoldfastError
+from holdfast.pipelines import archive_rules
 from holdfast.pipelines.streams import StreamRun
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
@@ -185,3 +186,26 @@ def test_retention_keeps_what_is_not_archived_yet(spark: SparkSession, expiring:
         wait_until(lambda: start() == 10, "what is archived went")
         assert archive() == 500, "and nothing else"
         wait_until(lambda: start() == 410, "now it is archived, and goes")
+
+
+def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
+    broker: holdfast.BlockingClient,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("m", 20))
+
+    def archive() -> int:
+        return pipelines.archive(spark, [topic], to=str(tmp_path), servers=servers, allow_gaps=True).rows
+
+    with monkeypatch.context() as patched:
+        placed = archive_rules.placed
+        patched.setattr(archive_rules, "placed", lambda rows: placed(rows).where("offset != 7"))
+        with pytest.raises(HoldfastError, match="20 were read, and 19 were written") as refused:
+            archive()
+    assert refused.value.code == "data_lost" and not ArchiveReader(tmp_path).load().topics
+    assert archive() == 20, "they are in the log still"
