@@ -138,6 +138,7 @@ class Archiver:
             self._spark,
             settings.servers,
             ranges,
+            {each.topic: each.created_ms for each in there},
             tasks_min=self._spark.sparkContext.defaultParallelism,
             fail_on_data_loss=not settings.allow_gaps,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
@@ -186,6 +187,21 @@ def test_retention_keeps_what_is_not_archived_yet(spark: SparkSession, expiring:
         wait_until(lambda: start() == 10, "what is archived went")
         assert archive() == 500, "and nothing else"
         wait_until(lambda: start() == 410, "now it is archived, and goes")
+
+
+def test_history_never_has_rows_of_a_topic_that_was_made_anew_since_the_call(
+    broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("old", 10))
+    assert pipelines.archive(spark, [topic], to=str(tmp_path), servers=servers).rows == 10
+    broker.publish_many(topic, messages("behind", 5))
+    rows = holdfast.spark.history(topic, archive=str(tmp_path), servers=servers, spark=spark, allow_gaps=True)
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("new", 15))
+    with pytest.raises(PySparkException, match=r"\[data_lost\] the topic .* was deleted and made anew"):
+        rows.count()
 
 
 def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
