@@ -9,11 +9,12 @@ same rows.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, rounds
@@ -21,7 +22,7 @@ from holdfast.pipelines.archive_settings import ArchiveSettings
 from holdfast.pipelines.errors import PipelineFailed, uncoded
 from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, BatchFigures, Reports, StreamRun
 from holdfast.spark.archive_files import ArchiveWriter, address
-from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, extended
+from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Kind, extended
 from holdfast.spark.archive_history import ROW_SCHEMA, live_rows
 from holdfast.spark.errors import ArchiveMismatch, DataLost
 from holdfast.spark.offsets import PartitionKey, StreamOffsets
@@ -109,6 +110,7 @@ class Archiver:
         self._settings = settings
         self._tell = tell
         self._targets: dict[PartitionKey, int] | None = None
+        self._gone = frozenset(archive.state.gone)
 
     def begin(self, *, once: bool) -> None:
         """Look where the topics end, if that is the goal; and put the cursor where the archive is.
@@ -132,6 +134,8 @@ class Archiver:
         waiting = archive_rules.plan(state, there, self._targets, allow_gaps=settings.allow_gaps)
         ranges = archive_rules.next_batch(waiting, there, settings.batch_bytes)
         if not ranges:
+            if self._gone != frozenset(state.gone):
+                self._commit("note")
             return None
         self._tell(f"archives {archive_rules.count(ranges):,} messages")
         rows = live_rows(
@@ -161,9 +165,15 @@ class Archiver:
         )
 
     def _there(self) -> list[PartitionPlace]:
-        known = self._archive.state.topics
-        chosen = StreamOffsets({}, {name: topic.created_ms for name, topic in known.items()})
-        return self._places.partitions(is_missing_fine=self._settings.pattern is not None, known=chosen)
+        """The partitions that are chosen; a topic that went is asked for at every broker once, and then never again."""
+        known, pattern = self._archive.state.topics, self._settings.pattern
+        chosen = StreamOffsets({}, {name: topic.created_ms for name, topic in known.items()}, gone=self._gone)
+        there = self._places.partitions(is_missing_fine=pattern is not None, known=chosen)
+        missing = known.keys() - {each.topic for each in there}
+        self._gone = frozenset(
+            name for name in missing if name in self._gone or (pattern is not None and re.fullmatch(pattern, name))
+        )
+        return there
 
     def _check_topics(self, planned: list[PartitionPlace]) -> None:
         """What was read is of the topics that were planned: none was made anew while it was read."""
@@ -249,9 +259,9 @@ class Archiver:
 
     def _commit(
         self,
-        kind: Literal["batch", "compaction"],
+        kind: Kind,
         *,
-        added: list[ArchivedFile],
+        added: list[ArchivedFile] | None = None,
         replaced: list[ArchivedFile] | None = None,
         topics: dict[str, ArchivedTopic] | None = None,
     ) -> None:
@@ -263,10 +273,11 @@ class Archiver:
                 version=state.version + 1,
                 time_ms=now_ms,
                 kind=kind,
-                added=tuple(added),
+                added=tuple(added or ()),
                 replaced=tuple(replaced or ()),
                 forgotten=tuple(sorted(path for path, at_ms in state.retired.items() if at_ms < expired_ms)),
                 topics=topics or {},
+                gone=tuple(sorted(self._gone)),
             )
         )
 
