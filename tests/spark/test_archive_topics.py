@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import pytest
 
+from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.client import ConnectionLost, RemoteError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines.archive_settings import ArchiveSettings
@@ -16,6 +18,8 @@ from holdfast.spark import broker_places
 from holdfast.spark.archive_files import ArchiveWriter
 from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
 from holdfast.spark.options import parse_options
+from holdfast.testing import LocalCluster
+from tests.support.broker_process import wait_until
 
 
 class Node:
@@ -66,3 +70,42 @@ def test_archive_of_a_pattern_goes_on_without_a_broker_when_one_of_its_topics_wa
     with ArchiveWriter(tmp_path).opened() as archive:
         assert archiver(archive).batch() is None, "and known when it is started again"
         assert archive.state.gone == ("orders-2025",) and archive.state.topics == topics
+
+
+def test_archive_of_a_topic_with_a_processor_starts_again_and_leaves_its_cursors_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cursors stand in what the processor makes, which is less here: the archive's offsets are not in it."""
+    (tmp_path / "dropping.py").write_text(
+        "def drop(message):\n    return message.value if message.offset < 2 else None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    settings = {"processor": "dropping:drop", "processor_topics": "priced"}
+    with LocalCluster(nodes=1, settings=settings) as cluster, cluster.connect_blocking() as broker:
+        for topic in ("priced", "plain"):
+            broker.create_topic(topic)
+            broker.publish_many(topic, [b"x"] * 5)
+        wait_until(lambda: broker.seek("priced", "reader", "latest").partitions[0].offset == 2, "it is processed")
+        described = {topic: broker.describe(topic) for topic in ("priced", "plain")}
+        servers = cluster.url.removeprefix("holdfast://")
+        lines: list[str] = []
+        options = parse_options({"servers": servers, "subscribe": "priced,plain"})
+        with (
+            ArchiveWriter(tmp_path / "archive").opened() as archive,
+            broker_places.broker_places(options) as places,
+        ):
+            topics = {
+                name: ArchivedTopic(created_ms=each.created_ms, partitions={0: Extent(start=0, end=5)})
+                for name, each in described.items()
+            }
+            archive.commit(Commit(version=1, time_ms=1, kind="batch", topics=topics))
+            for group in ("archive", "reader"):
+                settings_of_group = ArchiveSettings(servers=servers, topics=("priced", "plain"), group=group)
+                archiver = Archiver(None, archive, places, settings_of_group, lines.append)  # type: ignore[arg-type]
+                archiver.begin(once=True)
+                assert archiver.batch() is None
+                assert broker.cursor("plain", group).partitions[0].offset == 5
+        assert len(lines) == 2 and all(line.startswith("priced has a processor") for line in lines)
+        found = {(cursor.topic, cursor.name): cursor.partitions[0].offset for cursor in broker.cursors()}
+    assert found.pop(("priced", PROCESSOR_CURSOR)) == 5
+    assert found == {("plain", "archive"): 5, ("plain", "reader"): 5, ("priced.processed", "reader"): 2}
