@@ -243,6 +243,27 @@ def test_rest_of_a_killed_batch_that_fills_the_disk_is_deleted(tmp_path: Path, m
         writer.commit(batch(writer))
 
 
+@pytest.mark.parametrize("where", ["commits", "topic=t"])
+def test_full_disk_is_told_with_what_counts(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def full(source: Any, target: Any) -> None:
+        if where in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device", str(source), None, str(target))
+        link(source, target)
+
+    with ArchiveWriter(tmp_path).opened() as writer:
+        with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left on device") as told:
+            patched.setattr(os, "link", full)
+            writer.commit(batch(writer))
+        does_count = where != "commits"
+        assert told.value.errno == errno.ENOSPC and ("commit 1 counts all the same" in str(told.value)) == does_count
+        assert ArchiveReader(tmp_path).load().version == does_count
+        assert not list((tmp_path / "_archive" / "commits").glob(".*")), "what takes room to no end goes at once"
+    with ArchiveWriter(tmp_path).opened() as writer:
+        assert shown(tmp_path) == counted(writer, writer.state) == ([b"1/0", b"1/1"] if does_count else [])
+
+
 def test_file_system_without_links_has_no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")

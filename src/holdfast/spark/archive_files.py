@@ -177,22 +177,26 @@ class ArchiveWriter(ArchiveReader):
             _sync(self.files / directory)
         self._put(self._commits / _name(commit.version), msgspec.json.encode(commit))
         self.state = following
-        for path in commit.forgotten:
-            self._delete(self.files / path)
-        if commit.version % SNAPSHOT_EVERY == 0:
-            self._snapshot()
-        self._show()
+        try:
+            for path in commit.forgotten:
+                self._delete(self.files / path)
+            if commit.version % SNAPSHOT_EVERY == 0:
+                self._snapshot()
+            self._show()
+        except OSError as error:
+            counts = f"{error.strerror} (commit {commit.version} counts all the same; the next start does the rest)"
+            raise OSError(error.errno, counts, error.filename2 or error.filename) from error
 
     # --- commits and snapshots ----------------------------------------------------------------------
 
     def _put(self, path: Path, content: bytes) -> None:
         """Have a file appear whole, if there is none of that name."""
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with open(draft, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with open(draft, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             if self.has_view:
                 os.link(draft, path)
             elif path.exists():
