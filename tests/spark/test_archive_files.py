@@ -294,6 +294,11 @@ def test_damage_and_newer_formats_are_told(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="a commit is missing") as told:
         ArchiveReader(tmp_path).load()
     assert told.value.code == "archive_damaged"
-    with pytest.raises(HoldfastError) as elsewhere:
-        ArchiveReader("s3a://bucket/archive")
-    assert elsewhere.value.code == "bad_option"
+
+
+@pytest.mark.parametrize("to", ["s3a://bucket/archive", "hdfs://host:9000/archive", "hdfs:/archive"])
+def test_store_that_cannot_hold_an_archive_is_refused_with_a_way_out(to: str) -> None:
+    for kind in (ArchiveReader, ArchiveWriter):
+        with pytest.raises(HoldfastError, match=rf"such as NFS, and not in {to[:3]}.*history\(…\).write") as elsewhere:
+            kind(to)
+        assert elsewhere.value.code == "bad_option"

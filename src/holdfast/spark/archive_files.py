@@ -74,7 +74,8 @@ def local_path(text: str) -> Path:
         return Path(text).absolute()
     if scheme != "file":
         raise BadOption(
-            f"{text}: an archive is a directory on a disk, or on a file system that all machines mount at one place",
+            f"{text}: an archive is a directory on a disk, or on a file system that all machines mount at one place, "
+            f"such as NFS, and not in {scheme}. Archive to such a directory; history(…).write puts its rows anywhere",
         )
     return Path("/" + rest.lstrip("/"))
 
