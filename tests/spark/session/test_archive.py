@@ -15,7 +15,7 @@ import holdfast
 import holdfast.spark
 from holdfast import NewMessage, pipelines
 from holdfast.model.errors import HoldfastError
-from holdfast.pipelines import archive_rules
+from holdfast.pipelines import archive_rules, archiving
 from holdfast.pipelines.streams import StreamRun
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
@@ -218,10 +218,18 @@ def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
     def archive() -> int:
         return pipelines.archive(spark, [topic], to=str(tmp_path), servers=servers, allow_gaps=True).rows
 
+    def gaps() -> tuple[tuple[int, int], ...]:
+        return ArchiveReader(tmp_path).load().topics[topic].partitions[0].gaps
+
     with monkeypatch.context() as patched:
         placed = archive_rules.placed
         patched.setattr(archive_rules, "placed", lambda rows: placed(rows).where("offset != 7"))
         with pytest.raises(HoldfastError, match="20 were read, and 19 were written") as refused:
             archive()
     assert refused.value.code == "data_lost" and not ArchiveReader(tmp_path).load().topics
-    assert archive() == 20, "they are in the log still"
+    assert archive() == 20 and gaps() == (), "they are in the log still"
+    broker.publish_many(topic, messages("n", 20))
+    read = archiving.live_rows
+    # As if it expired, or was damaged, when it was planned already.
+    monkeypatch.setattr(archiving, "live_rows", lambda *given, **more: read(*given, **more).where("offset != 27"))
+    assert archive() == 19 and gaps() == ((27, 28),)
