@@ -98,7 +98,7 @@ chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
-chaos-archive: setup  ## kill a driver that archives and compacts, KILLS=20 times, and count every offset
+chaos-archive: setup  ## kill a driver at work that archives and compacts, KILLS=20 times, and count every offset
 	$(BIN)/python -m chaos.archive --kills $(KILLS)
 
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each

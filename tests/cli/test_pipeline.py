@@ -191,6 +191,9 @@ def test_code_of_the_connector_survives_spark() -> None:
     told = from_spark(f"{worker}ModuleNotFoundError: No module named 'pyarrow'\n SQLSTATE: 38000\n at a.b.C")
     assert told.message == "Spark could not do it: ModuleNotFoundError: No module named 'pyarrow'"
     assert from_spark("[UNRESOLVED_COLUMN] no such column\n at").code == "pipeline_failed"
+    full = "x.FSError: java.io.IOException: No space left on device\n\tat a.b.C\n\tCaused by: x.Y: an aside\n"
+    told = from_spark(f": x.Z: [TASK_WRITE_FAILED] Task failed\n\tat a.b.C\nCaused by: x.Y: no\nCaused by: {full}")
+    assert told.message == "Spark could not do it: x.Z: [TASK_WRITE_FAILED] Task failed (No space left on device)"
     raised = (
         "thrown from the worker:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'b'\n at c"
     )

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from chaos import archive
 from rich.console import Console
 
+from holdfast.spark.archive_files import ArchiveWriter
+from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
 from tests.support.sizes import LONG
+
+
+def test_kill_that_came_too_late_does_not_count() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    ended.wait()
+    waiting = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    with waiting:
+        assert archive.kill(waiting) and not archive.kill(ended)
+    tally = archive.Tally(3)
+    tally.hits["archived"] += 5
+    assert not tally.is_enough and str(tally) == "5 of 2 while it archived, 0 of 1 while it compacted"
+    tally.hits["compacted"] += 1
+    assert tally.is_enough
+
+
+def test_driver_that_left_nothing_to_do_was_killed_too_late(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path).opened() as writer:
+        extent = ArchivedTopic(created_ms=1, partitions={0: Extent(start=0, end=5)})
+        writer.commit(Commit(version=1, time_ms=1, kind="batch", topics={archive.TOPIC: extent}))
+
+    def is_unfinished(sent: int) -> bool:
+        return archive.is_unfinished(tmp_path, sent, is_compaction=False)
+
+    assert is_unfinished(6) and not is_unfinished(5)
+    writer.new_place().mkdir()
+    assert is_unfinished(5), "there are files of a commit that did not come"
 
 
 @pytest.mark.spark

@@ -77,6 +77,7 @@ def test_places_that_are_others_each_time_are_known(options: dict[str, str], mov
         ({**NEEDED, "startingTimestamp": "yesterday"}, "a time ago such as -10m"),
         ({**NEEDED, "maxOffsetsPerTrigger": "0"}, "positive number"),
         ({**NEEDED, "includeHeaders": "yes"}, "true or false"),
+        ({**NEEDED, "createdMs": '{"orders": "long ago"}'}, "createdMs is JSON such as"),
         ({**NEEDED, "brokerTimeout": "soon"}, "a time such as"),
     ],
 )

@@ -9,11 +9,12 @@ same rows.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, rounds
@@ -21,7 +22,7 @@ from holdfast.pipelines.archive_settings import ArchiveSettings
 from holdfast.pipelines.errors import PipelineFailed, uncoded
 from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, BatchFigures, Reports, StreamRun
 from holdfast.spark.archive_files import ArchiveWriter, address
-from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, extended
+from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Kind, extended
 from holdfast.spark.archive_history import ROW_SCHEMA, live_rows
 from holdfast.spark.errors import ArchiveMismatch, DataLost
 from holdfast.spark.offsets import PartitionKey, StreamOffsets
@@ -109,6 +110,8 @@ class Archiver:
         self._settings = settings
         self._tell = tell
         self._targets: dict[PartitionKey, int] | None = None
+        self._gone = frozenset(archive.state.gone)
+        self._is_shown: dict[str, bool] = {}
 
     def begin(self, *, once: bool) -> None:
         """Look where the topics end, if that is the goal; and put the cursor where the archive is.
@@ -120,7 +123,8 @@ class Archiver:
         if once:
             self._targets = self._places.certain_ends(there)
         ranges = archive_rules.plan(self._archive.state, there, self._targets, allow_gaps=self._settings.allow_gaps)
-        self._places.keep_places(self._settings.group, {place: start for place, (start, _) in ranges.items()})
+        starts = {place: start for place, (start, _) in ranges.items()}
+        self._places.keep_places(self._settings.group, self._of_cursors(starts))
 
     # --- a batch ------------------------------------------------------------------------------------
 
@@ -132,24 +136,27 @@ class Archiver:
         waiting = archive_rules.plan(state, there, self._targets, allow_gaps=settings.allow_gaps)
         ranges = archive_rules.next_batch(waiting, there, settings.batch_bytes)
         if not ranges:
+            if self._gone != frozenset(state.gone):
+                self._commit("note")
             return None
+        reached = self._of_cursors({place: end for place, (_, end) in ranges.items()})
         self._tell(f"archives {archive_rules.count(ranges):,} messages")
         rows = live_rows(
             self._spark,
             settings.servers,
             ranges,
+            {each.topic: each.created_ms for each in there},
             tasks_min=self._spark.sparkContext.defaultParallelism,
             fail_on_data_loss=not settings.allow_gaps,
         )
-        place = self._archive.new_place()
-        files = self._written(archive_rules.placed(rows), place)
+        counted, read = _counted(rows)
+        files = self._written(archive_rules.placed(counted), self._archive.new_place())
         self._check_topics([each for each in there if (each.topic, each.number) in ranges])
-        missing = self._missing(files, ranges)
+        missing = self._missing(files, ranges, read())
         self._commit("batch", added=files, topics=self._extended(ranges, missing, there))
-        reached = {place: end for place, (_, end) in ranges.items()}
         self._show_progress(reached, there)
         offsets: dict[str, dict[str, int]] = {}
-        for (topic, number), end in sorted(reached.items()):
+        for (topic, number), (_, end) in sorted(ranges.items()):
             offsets.setdefault(topic, {})[str(number)] = end
         return BatchFigures(
             batch=self._archive.state.version,
@@ -160,9 +167,15 @@ class Archiver:
         )
 
     def _there(self) -> list[PartitionPlace]:
-        known = self._archive.state.topics
-        chosen = StreamOffsets({}, {name: topic.created_ms for name, topic in known.items()})
-        return self._places.partitions(is_missing_fine=self._settings.pattern is not None, known=chosen)
+        """The partitions that are chosen; a topic that went is asked for at every broker once, and then never again."""
+        known, pattern = self._archive.state.topics, self._settings.pattern
+        chosen = StreamOffsets({}, {name: topic.created_ms for name, topic in known.items()}, gone=self._gone)
+        there = self._places.partitions(is_missing_fine=pattern is not None, known=chosen)
+        missing = known.keys() - {each.topic for each in there}
+        self._gone = frozenset(
+            name for name in missing if name in self._gone or (pattern is not None and re.fullmatch(pattern, name))
+        )
+        return there
 
     def _check_topics(self, planned: list[PartitionPlace]) -> None:
         """What was read is of the topics that were planned: none was made anew while it was read."""
@@ -171,13 +184,19 @@ class Archiver:
             if now.get(each.topic) != each.created_ms:
                 raise ArchiveMismatch(f"the topic {each.topic} went, or was made anew, while it was read")
 
-    def _missing(self, files: list[ArchivedFile], ranges: Ranges) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-        """The stretches of the batch that nobody had; there are none unless gaps are allowed."""
+    def _missing(
+        self, files: list[ArchivedFile], ranges: Ranges, read: int
+    ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
+        """The stretches of the batch that the log did not have any more; there are none unless gaps are allowed."""
         wanted, found = archive_rules.count(ranges), sum(file.rows for file in files)
+        # What was read and is in no file is there still: whoever allows gaps does not mean that.
+        if found != read or found > wanted or (found < wanted and not self._settings.allow_gaps):
+            raise DataLost(
+                f"{wanted:,} messages were to be archived, {read:,} were read, and {found:,} were written; nothing of "
+                "the batch counts",
+            )
         if found == wanted:
             return {}
-        if found > wanted or not self._settings.allow_gaps:
-            raise DataLost(f"{wanted:,} messages were to be archived, and {found:,} were written")
         runs: dict[PartitionKey, list[tuple[int, int]]] = {place: [] for place in ranges}
         for row in archive_rules.runs(self._read(files)).collect() if files else ():
             runs[row["topic"], row["partition"]].append((row["first"], row["last"]))
@@ -198,6 +217,17 @@ class Archiver:
                 topic = topics.setdefault(each.topic, ArchivedTopic(created_ms=each.created_ms, partitions={}))
                 topic.partitions[each.number] = extended(before, *ranges[place], missing.get(place, ()))
         return topics
+
+    def _of_cursors(self, places: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
+        """Those in topics where a cursor can show them; it tells once of a topic where none can."""
+        for topic in sorted({topic for topic, _ in places} - self._is_shown.keys()):
+            self._is_shown[topic] = self._places.has_own_cursor(self._settings.group, topic)
+            if not self._is_shown[topic]:
+                self._tell(
+                    f"{topic} has a processor, so its cursors stand in what that makes: none shows how far {topic} is "
+                    "archived, and retention does not wait for it"
+                )
+        return {place: offset for place, offset in places.items() if self._is_shown[place[0]]}
 
     def _show_progress(self, reached: dict[PartitionKey, int], there: list[PartitionPlace]) -> None:
         from holdfast.spark.progress import publish_progress
@@ -242,9 +272,9 @@ class Archiver:
 
     def _commit(
         self,
-        kind: Literal["batch", "compaction"],
+        kind: Kind,
         *,
-        added: list[ArchivedFile],
+        added: list[ArchivedFile] | None = None,
         replaced: list[ArchivedFile] | None = None,
         topics: dict[str, ArchivedTopic] | None = None,
     ) -> None:
@@ -256,12 +286,22 @@ class Archiver:
                 version=state.version + 1,
                 time_ms=now_ms,
                 kind=kind,
-                added=tuple(added),
+                added=tuple(added or ()),
                 replaced=tuple(replaced or ()),
                 forgotten=tuple(sorted(path for path, at_ms in state.retired.items() if at_ms < expired_ms)),
                 topics=topics or {},
+                gone=tuple(sorted(self._gone)),
             )
         )
+
+
+def _counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
+    """The same rows, and how many of them were read once all are."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    observed = Observation()
+    return rows.observe(observed, f.count(f.lit(1)).alias("rows")), lambda: int(observed.get["rows"])
 
 
 def _files_of(root: Path, place: Path) -> Iterator[ArchivedFile]:

@@ -11,6 +11,9 @@ _CODED = re.compile(r"\[([a-z]+(?:_[a-z]+)+)\] ([^\n]+)")
 # How Python ends what it tells of an error, which Spark puts behind a line of its own.
 _RAISED = re.compile(r"^Traceback .*?^(\w+(?:\.\w+)*: [^\n]+)", re.MULTILINE | re.DOTALL)
 
+# How Java ends what it tells of an error, behind all that failed because of it; what stands further in is an aside.
+_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )*([^\n]+)", re.MULTILINE)
+
 
 class RecordsNotFound(CallerError):
     """A file, directory or pattern that leads to no file."""
@@ -67,11 +70,17 @@ def first_line(text: str) -> str:
     return next((line for line in lines if line), "no reason")
 
 
+def _with_cause(text: str) -> str:
+    """What Spark says first, and why: of a disk that is full it says first that a task has failed."""
+    first, causes = first_line(text), _CAUSE.findall(text)
+    return first if not causes or causes[-1] in first else f"{first} ({causes[-1].strip()})"
+
+
 def from_spark(text: str) -> PipelineFailed:
     """What Spark says of a failure, with the connector's code where its text has one."""
     if (coded := _CODED.search(text)) is None:
         raised = _RAISED.search(text)
-        return PipelineFailed(f"Spark could not do it: {first_line(text) if raised is None else raised[1]}")
+        return PipelineFailed(f"Spark could not do it: {_with_cause(text) if raised is None else raised[1]}")
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed

@@ -22,14 +22,17 @@ So it has no row twice at any time; for a moment it may miss some. A file system
 
 What a crash leaves, and what becomes of it when somebody opens the archive for writing again:
 
-- rows without their commit, whole or in part: files that no commit knows. They are deleted.
+- rows without their commit, whole or in part: files that no commit knows. The number of the commit that they were
+  written for is taken first, by one without rows; then they are deleted.
 - a commit under its other name: deleted, as if it had never been.
 - a commit that the view does not show yet: the view is brought up to it.
 - a commit whose snapshot is missing: there will be another one. An older snapshot, commit or forgotten file that was
   to be deleted: deleted now or the next time.
 
-Two processes cannot write at once: the second one finds the lock held (`archive_busy`). One that lost its lock all the
-same, as a file system can forget locks, fails at its next commit, since the number is taken.
+Two processes cannot write at once: the second one finds the lock held (`archive_busy`). A file system can forget locks.
+Then the one whose commit comes second fails, since the number is taken; and files that the other is still writing are
+deleted only when their commit cannot come any more. Without locks and without hard links there is nothing that stops
+two.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -54,6 +58,7 @@ SNAPSHOT_EVERY: Final = 50
 _NUMBER_DIGITS: Final = 20
 # Readers that a cleaning overtakes begin again; each time somebody has written a hundred commits meanwhile.
 _LOAD_TRIES: Final = 5
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV))
 
 # What Hadoop's patterns are made of.
@@ -69,7 +74,8 @@ def local_path(text: str) -> Path:
         return Path(text).absolute()
     if scheme != "file":
         raise BadOption(
-            f"{text}: an archive is a directory on a disk, or on a file system that all machines mount at one place",
+            f"{text}: an archive is a directory on a disk, or on a file system that all machines mount at one place, "
+            f"such as NFS, and not in {scheme}. Archive to such a directory; history(…).write puts its rows anywhere",
         )
     return Path("/" + rest.lstrip("/"))
 
@@ -152,7 +158,7 @@ class ArchiveWriter(ArchiveReader):
                 half_written.unlink()
         self.has_view = self._can_link()
         self.state = self.load()
-        self._sweep()
+        self._sweep(self._fence())
         self._show()
 
     def new_place(self) -> Path:
@@ -172,22 +178,26 @@ class ArchiveWriter(ArchiveReader):
             _sync(self.files / directory)
         self._put(self._commits / _name(commit.version), msgspec.json.encode(commit))
         self.state = following
-        for path in commit.forgotten:
-            self._delete(self.files / path)
-        if commit.version % SNAPSHOT_EVERY == 0:
-            self._snapshot()
-        self._show()
+        try:
+            for path in commit.forgotten:
+                self._delete(self.files / path)
+            if commit.version % SNAPSHOT_EVERY == 0:
+                self._snapshot()
+            self._show()
+        except OSError as error:
+            counts = f"{error.strerror} (commit {commit.version} counts all the same; the next start does the rest)"
+            raise OSError(error.errno, counts, error.filename2 or error.filename) from error
 
     # --- commits and snapshots ----------------------------------------------------------------------
 
     def _put(self, path: Path, content: bytes) -> None:
         """Have a file appear whole, if there is none of that name."""
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        with open(draft, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
         try:
+            with open(draft, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
             if self.has_view:
                 os.link(draft, path)
             elif path.exists():
@@ -214,11 +224,29 @@ class ArchiveWriter(ArchiveReader):
 
     # --- files that no commit knows -----------------------------------------------------------------
 
-    def _sweep(self) -> None:
-        """Delete files that count neither now nor for queries that were planned before."""
+    def _fence(self) -> int:
+        """Have no commit come any more for which files are there already: whoever wrote them may live, without a lock.
+
+        Returns the number up to which none comes that is not there.
+        """
+        following = self.state.version + 1
+        if all(_number_of(place) < following for place in self.files.iterdir()):
+            return following - 1
+        try:
+            self.commit(Commit(version=following, time_ms=int(time.time() * 1000), kind="note"))
+        except OSError as error:
+            # Those files may be what fills the disk: then the lock has to do.
+            if error.errno not in _FULL:
+                raise
+        return following
+
+    def _sweep(self, fenced: int) -> None:
+        """Delete files that count neither now nor for queries that were planned before, nor ever will."""
         known = self.state.files.keys() | self.state.retired.keys()
         places = {path.partition("/")[0] for path in known}
         for place in self.files.iterdir():
+            if _number_of(place) > fenced:
+                continue
             if place.name not in places:
                 # Executors of a driver that was killed may be writing there still: then it is for the next time.
                 shutil.rmtree(place, ignore_errors=True)
@@ -282,6 +310,12 @@ class ArchiveWriter(ArchiveReader):
 
 def _name(number: int) -> str:
     return f"{number:0{_NUMBER_DIGITS}}.json"
+
+
+def _number_of(place: Path) -> int:
+    """The commit that files were written for; 0 for what somebody else put there."""
+    number = place.name.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _numbers(directory: Path) -> list[int]:

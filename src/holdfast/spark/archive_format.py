@@ -17,6 +17,9 @@ The state behind a commit is a function of the commits up to it (`State.after`):
   any more, and somebody allowed to go on. `created_ms` tells a topic from another that had its name before.
 - `replaced` files count no longer. They stay readable for a while, for queries that were planned with them, and are
   `forgotten` by a later commit, and then deleted.
+- `gone`, where it is there, are all topics of which every broker has said that they were deleted: nobody is asked
+  again, so that the archive of the others goes on while a broker is away.
+- a commit of the kind `note` has no rows.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import Final, Literal
 import msgspec
 
 FORMAT: Final = 1
+Kind = Literal["batch", "compaction", "note"]
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +68,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     time_ms: int
-    kind: Literal["batch", "compaction"]
+    kind: Kind
     added: tuple[ArchivedFile, ...] = ()
     replaced: tuple[ArchivedFile, ...] = ()
     forgotten: tuple[str, ...] = ()
     topics: dict[str, ArchivedTopic] = {}
+    gone: tuple[str, ...] | None = None
     format: int = FORMAT
 
 
@@ -79,6 +84,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, ArchivedFile] = {}
     retired: dict[str, int] = {}
     topics: dict[str, ArchivedTopic] = {}
+    gone: tuple[str, ...] = ()
     format: int = FORMAT
 
     def after(self, commit: Commit) -> State:
@@ -97,7 +103,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
             assert known is None or known.created_ms == topic.created_ms, f"{name} is another topic now"
             partitions = {**(known.partitions if known is not None else {}), **topic.partitions}
             topics[name] = ArchivedTopic(created_ms=topic.created_ms, partitions=partitions)
-        return State(version=commit.version, files=files, retired=retired, topics=topics)
+        gone = self.gone if commit.gone is None else commit.gone
+        return State(version=commit.version, files=files, retired=retired, topics=topics, gone=gone)
 
 
 def extended(known: Extent | None, start: int, end: int, missing: tuple[tuple[int, int], ...] = ()) -> Extent:

@@ -11,13 +11,14 @@ archive the archive is looked at again, since what was deleted may have been arc
 stands still does nobody have what is between: `data_lost`.
 
 What it gives is what was there when it was called. Files that are replaced later stay for a while, which the archive's
-`--keep-replaced` says; a query that is run after that, or after what it reads of the log has expired, fails and is
-right again with another call.
+`--keep-replaced` says; a query that is run after that, or after what it reads of the log has expired or its topic was
+made anew, fails and is right again with another call.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
@@ -55,19 +56,22 @@ def history(
     if not reader.exists():
         raise BadOption(f"{archive} is no archive; holdfast pipeline archive makes one")
     live: Ranges = {}
+    created_ms = 0
     if servers is None:
         state = reader.load()
         if topic not in state.topics:
             raise BadOption(f"{archive} has no topic {topic}")
         _check_gaps(topic, state.topics[topic], {}, allow_gaps=allow_gaps)
     else:
-        state, live = _joined(topic, reader, servers, allow_gaps=allow_gaps)
+        state, live, created_ms = _joined(topic, reader, servers, allow_gaps=allow_gaps)
     files = sorted((file for file in state.files.values() if file.topic == topic), key=lambda file: file.path)
     parts = []
     if files:
         parts.append(chosen.read.schema(ROW_SCHEMA).parquet(*map(reader.address_of, files)))
     if servers is not None and any(end > start for start, end in live.values()):
-        parts.append(live_rows(chosen, servers, live, tasks_min=tasks_min, fail_on_data_loss=not allow_gaps))
+        parts.append(
+            live_rows(chosen, servers, live, {topic: created_ms}, tasks_min=tasks_min, fail_on_data_loss=not allow_gaps)
+        )
     if not parts:
         return chosen.createDataFrame([], ROW_SCHEMA)
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
@@ -77,11 +81,15 @@ def live_rows(
     spark: SparkSession,
     servers: str,
     ranges: Ranges,
+    created_ms: Mapping[str, int],
     *,
     tasks_min: int | None = None,
     fail_on_data_loss: bool = True,
 ) -> DataFrame:
-    """The rows of these offsets, with headers; ranges that are empty are left out."""
+    """The rows of these offsets, with headers; ranges that are empty are left out.
+
+    Of these very topics: a query is planned when it is run, and a topic may be another one by then.
+    """
     assigned: dict[str, list[int]] = {}
     bounds: tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]] = ({}, {})
     for (topic, number), places in sorted(ranges.items()):
@@ -95,6 +103,7 @@ def live_rows(
         "startingOffsets": json.dumps(bounds[0]),
         "endingOffsets": json.dumps(bounds[1]),
         "includeHeaders": "true",
+        "createdMs": json.dumps({topic: created_ms[topic] for topic in assigned}),
         "failOnDataLoss": str(fail_on_data_loss).lower(),
         **({} if tasks_min is None else {"minPartitions": str(tasks_min)}),
     }
@@ -109,8 +118,8 @@ def _session() -> SparkSession:
     return SparkSession.getActiveSession() or session()
 
 
-def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool) -> tuple[State, Ranges]:
-    """The archive, and the offsets of the log that follow it."""
+def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool) -> tuple[State, Ranges, int]:
+    """The archive, the offsets of the log that follow it, and when the topic they are of was made."""
     from holdfast.spark.broker_places import broker_places
     from holdfast.spark.options import parse_options
 
@@ -127,7 +136,7 @@ def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool
                 break
     if archived is not None:
         _check_gaps(topic, archived, live, allow_gaps=allow_gaps)
-    return state, live
+    return state, live, max((each.created_ms for each in there), default=0)
 
 
 def _partitions(places: BrokerPlaces, topic: str, archived: ArchivedTopic | None) -> list[PartitionPlace]:

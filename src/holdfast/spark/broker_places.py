@@ -286,6 +286,22 @@ class BrokerPlaces:
         return kept
 
     @_told_with_code
+    def has_own_cursor(self, group_id: str, topic: str) -> bool:
+        """Whether the group's cursor in a topic, made if there is none, stands in the topic itself.
+
+        Of a topic with a processor it would stand in what the processor makes, where these offsets mean nothing.
+        """
+        try:
+            return self.client.cursor(topic, group_id).topic == topic
+        except RemoteError as error:
+            if error.code != "cursor_not_found":
+                raise
+        is_own = self.client.seek(topic, group_id, EARLIEST).topic == topic
+        if not is_own:
+            self.client.delete_cursor(topic, group_id)
+        return is_own
+
+    @_told_with_code
     def keep_everywhere(self, group_id: str, topic: str, word: str) -> dict[tuple[str, int], int]:
         """Make the group's cursor in a topic, at the same word in all of its partitions, and say where that is.
 

@@ -37,6 +37,7 @@ NAMES: Final = (
     "maxBytesPerTrigger",
     "minPartitions",
     "includeHeaders",
+    "createdMs",
     "groupId",
     "valueSchema",
     "pushFilters",
@@ -94,6 +95,7 @@ class SourceOptions(NamedTuple):
     bytes_per_trigger_max: int | None = None
     partitions_min: int | None = None
     include_headers: bool = False
+    created_ms: dict[str, int] | None = None
     group_id: str | None = None
     value_schema: str | None = None
     push_filters: bool = False
@@ -147,6 +149,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         bytes_per_trigger_max=_positive(options, "maxBytesPerTrigger"),
         partitions_min=_positive(options, "minPartitions"),
         include_headers=_flag(options, "includeHeaders", default=False),
+        created_ms=_created_ms(options),
         group_id=options.get("groupId"),
         value_schema=options.get("valueSchema"),
         push_filters=_flag(options, "pushFilters", default=False),
@@ -201,6 +204,15 @@ def _assigned(options: Mapping[str, str]) -> dict[str, list[int]] | None:
     if not is_right or not assigned:
         raise with_code(BadOption, 'assign is JSON such as {"orders": [0, 1]}')
     return {topic: sorted(set(numbers)) for topic, numbers in assigned.items()}
+
+
+def _created_ms(options: Mapping[str, str]) -> dict[str, int] | None:
+    if "createdMs" not in options:
+        return None
+    created_ms = _json(options, "createdMs")
+    if not isinstance(created_ms, dict) or not all(type(time_ms) is int for time_ms in created_ms.values()):
+        raise with_code(BadOption, 'createdMs is JSON such as {"orders": 1789000000000}')
+    return created_ms
 
 
 def _places(options: Mapping[str, str], offsets_name: str, time_name: str, *words: str) -> Places:

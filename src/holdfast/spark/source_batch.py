@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from holdfast.spark.errors import BadOption, with_code
+from holdfast.spark.errors import BadOption, DataLost, with_code
 from holdfast.spark.fetching import Slice, data_lost
+from holdfast.spark.offsets import StreamOffsets
 from holdfast.spark.options import EARLIEST, LATEST, Places, SourceOptions
 from holdfast.spark.reading import read_slice
 from holdfast.spark.slices import Ranges, slices
@@ -42,7 +43,9 @@ class BatchReader(DataSourceReader):
         from holdfast.spark.broker_places import broker_places
 
         with broker_places(self._options) as places:
-            there = places.partitions()
+            # A node that is behind may know an older topic of that name: then the others are asked.
+            there = places.partitions(known=StreamOffsets({}, self._options.created_ms or {}))
+            self._check_topics(there)
             starts = places.resolve(self._options.starting, there, EARLIEST)
             ends = places.resolve(self._options.ending, there, LATEST)
             ranges = {
@@ -64,6 +67,12 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)
         return read_slice(self._options, self._schema, partition.slice)
+
+    def _check_topics(self, there: list[PartitionPlace]) -> None:
+        """The topics are those for which somebody has chosen the offsets, which mean nothing in others."""
+        for topic, created_ms in (self._options.created_ms or {}).items():
+            if any(each.topic == topic and each.created_ms != created_ms for each in there):
+                raise with_code(DataLost, f"the topic {topic} was deleted and made anew since the query was made")
 
     def _narrowed(self, ranges: Ranges) -> Ranges:
         """For readers that know from filters what is not wanted."""

@@ -53,6 +53,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         if options.ending != Places():
             raise with_code(BadOption, "a stream has no end: endingOffsets and endingTimestamp are for spark.read")
+        if options.created_ms is not None:
+            raise with_code(
+                BadOption, "createdMs is for spark.read: a stream keeps in its checkpoint which topics it reads"
+            )
         self._options = options
         self._schema = schema
         self._kept_places: BrokerPlaces | None = None

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
 import holdfast.spark
 from holdfast import NewMessage, pipelines
 from holdfast.model.errors import HoldfastError
+from holdfast.pipelines import archive_rules, archiving
 from holdfast.pipelines.streams import StreamRun
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
@@ -185,3 +187,49 @@ def test_retention_keeps_what_is_not_archived_yet(spark: SparkSession, expiring:
         wait_until(lambda: start() == 10, "what is archived went")
         assert archive() == 500, "and nothing else"
         wait_until(lambda: start() == 410, "now it is archived, and goes")
+
+
+def test_history_never_has_rows_of_a_topic_that_was_made_anew_since_the_call(
+    broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("old", 10))
+    assert pipelines.archive(spark, [topic], to=str(tmp_path), servers=servers).rows == 10
+    broker.publish_many(topic, messages("behind", 5))
+    rows = holdfast.spark.history(topic, archive=str(tmp_path), servers=servers, spark=spark, allow_gaps=True)
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("new", 15))
+    with pytest.raises(PySparkException, match=r"\[data_lost\] the topic .* was deleted and made anew"):
+        rows.count()
+
+
+def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
+    broker: holdfast.BlockingClient,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker.create_topic(topic)
+    broker.publish_many(topic, messages("m", 20))
+
+    def archive() -> int:
+        return pipelines.archive(spark, [topic], to=str(tmp_path), servers=servers, allow_gaps=True).rows
+
+    def gaps() -> tuple[tuple[int, int], ...]:
+        return ArchiveReader(tmp_path).load().topics[topic].partitions[0].gaps
+
+    with monkeypatch.context() as patched:
+        placed = archive_rules.placed
+        patched.setattr(archive_rules, "placed", lambda rows: placed(rows).where("offset != 7"))
+        with pytest.raises(HoldfastError, match="20 were read, and 19 were written") as refused:
+            archive()
+    assert refused.value.code == "data_lost" and not ArchiveReader(tmp_path).load().topics
+    assert archive() == 20 and gaps() == (), "they are in the log still"
+    broker.publish_many(topic, messages("n", 20))
+    read = archiving.live_rows
+    # As if it expired, or was damaged, when it was planned already.
+    monkeypatch.setattr(archiving, "live_rows", lambda *given, **more: read(*given, **more).where("offset != 27"))
+    assert archive() == 19 and gaps() == ((27, 28),)
