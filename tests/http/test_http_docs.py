@@ -21,6 +21,7 @@ from tests.support.postgres import database_for
 import holdfast.client
 import holdfast.frontends.http
 import holdfast.pipelines.errors
+import holdfast.recovery.errors
 import holdfast.spark.errors  # noqa: F401 - likewise
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.model.errors import HoldfastError

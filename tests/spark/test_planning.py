@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from holdfast.broker.places import parse_place
-from holdfast.client import BlockingClient, ConnectionLost, RemoteError, connect_blocking
+from holdfast.client import ConnectionLost, RemoteError, connect_blocking
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import broker_places
 from holdfast.spark.broker_places import PartitionPlace
@@ -426,29 +426,30 @@ def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProces
     assert "brokerTimeout says how long" in str(away)
 
 
-def test_group_goes_on_where_it_stood_in_a_topic_that_a_processor_delivers(tmp_path: Path) -> None:
+def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_topic(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path / "data", "--compute-ms", "1") as running:
         servers = f"127.0.0.1:{running.http_address[1]}"
-        options = parse_options({"servers": servers, "subscribe": "orders", "groupId": "g"})
 
-        def first_place() -> object:
+        def first_place(topic: str, **more: str) -> object:
+            options = parse_options({"servers": servers, "subscribe": topic, **more})
             made = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
             try:
                 return made.initialOffset()["offsets"]
             finally:
                 made.stop()
 
-        def publish(client: BlockingClient, count: int, end: int) -> None:
-            client.publish_many("orders", [b"x"] * count)
-            wait_until(lambda: client.offset_at("orders.processed", "latest") == end, "they are processed", 30)
-
         with connect_blocking(f"holdfast://{servers}") as client:
             client.create_topic("orders")
-            publish(client, 5, 5)
-            before = first_place()
-            publish(client, 3, 8)
-            assert first_place() == before == {"orders": {"0": 5}}
-            assert [place.offset for place in client.cursor("orders", "g").partitions] == [5]
+            client.publish_many("orders", [b"x"] * 5)
+            wait_until(lambda: client.offset_at("orders.processed", "latest") == 5, "they are processed", 30)
+            with pytest.raises(HoldfastError, match="leave groupId away") as refused:
+                first_place("orders", groupId="g")
+            assert "orders.processed" in str(refused.value)
+            assert first_place("orders") == {"orders": {"0": 5}}
+            assert first_place("orders.processed", groupId="g") == {"orders.processed": {"0": 5}}
+            assert [(cursor.topic, cursor.name) for cursor in client.cursors() if cursor.name == "g"] == [
+                ("orders.processed", "g")
+            ]
 
 
 @pytest.mark.parametrize("ago", ["-10s", "-90m", "-99999d", "-999999999s"])

@@ -221,7 +221,7 @@ class Archiver:
     def _of_cursors(self, places: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
         """Those in topics where a cursor can show them; it tells once of a topic where none can."""
         for topic in sorted({topic for topic, _ in places} - self._is_shown.keys()):
-            self._is_shown[topic] = self._places.has_own_cursor(self._settings.group, topic)
+            self._is_shown[topic] = self._places.has_own_cursors(topic)
             if not self._is_shown[topic]:
                 self._tell(
                     f"{topic} has a processor, so its cursors stand in what that makes: none shows how far {topic} is "

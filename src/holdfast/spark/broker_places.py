@@ -286,20 +286,12 @@ class BrokerPlaces:
         return kept
 
     @_told_with_code
-    def has_own_cursor(self, group_id: str, topic: str) -> bool:
-        """Whether the group's cursor in a topic, made if there is none, stands in the topic itself.
+    def has_own_cursors(self, topic: str) -> bool:
+        """Whether cursors of a topic stand in the topic itself.
 
-        Of a topic with a processor it would stand in what the processor makes, where these offsets mean nothing.
+        Those of a topic with a processor stand in what the processor makes, where offsets of the topic mean nothing.
         """
-        try:
-            return self.client.cursor(topic, group_id).topic == topic
-        except RemoteError as error:
-            if error.code != "cursor_not_found":
-                raise
-        is_own = self.client.seek(topic, group_id, EARLIEST).topic == topic
-        if not is_own:
-            self.client.delete_cursor(topic, group_id)
-        return is_own
+        return self.client.describe(topic).delivers_from == topic
 
     @_told_with_code
     def keep_everywhere(self, group_id: str, topic: str, word: str) -> dict[tuple[str, int], int]:
@@ -316,7 +308,6 @@ class BrokerPlaces:
 
 
 def _of_cursor(topic: str, cursor: CursorDescription) -> dict[tuple[str, int], int]:
-    """By the topic that was asked for: a cursor names the one that is delivered from, which a processor may make."""
     return {(topic, place.partition): int(place.offset) for place in cursor.partitions}
 
 

@@ -91,6 +91,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is not None:
             moving = {place for place in starts if starting.is_moving(*place, LATEST)}
             topics = {topic for topic, _ in moving}
+            self._check_cursors({topic for topic, _ in starts})
             found = self._places.kept_places(group, topics)
             for topic in sorted(topics - {topic for topic, _ in found}):
                 found |= self._places.keep_everywhere(group, topic, starting.moving_word)
@@ -98,6 +99,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._places.keep_places(group, {place: at for place, at in starts.items() if place not in kept})
             starts |= kept
         return self._offsets(starts, there)
+
+    def _check_cursors(self, topics: set[str]) -> None:
+        for topic in sorted(topics):
+            if not self._places.has_own_cursors(topic):
+                raise with_code(
+                    BadOption,
+                    f"{topic} has a processor, so its cursors stand in {topic}.processed: subscribe to that, or leave "
+                    "groupId away",
+                )
 
     # --- where to end -----------------------------------------------------------------------------
 
