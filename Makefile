@@ -16,7 +16,7 @@ FAULTS ?= 8
 FAILOVERS ?= 200
 # How many changes of members `make chaos-members` goes through.
 CHANGES ?= 500
-# How often `make chaos-archive` and `make chaos-recover` kill what they run.
+# How often `make chaos-archive`, `make chaos-recover` and `make chaos-transform` kill what they run.
 KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
@@ -104,8 +104,8 @@ chaos-archive: setup  ## kill a driver that archives and compacts, KILLS=20 time
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
 	$(BIN)/python -m chaos.spark --rounds $(FAULTS)
 
-chaos-transform: setup  ## kill the driver of a transform, FAULTS=8 times
-	$(BIN)/python -m chaos.spark_transform --kills $(FAULTS)
+chaos-transform: setup  ## kill the driver of a transform, KILLS=20 times
+	$(BIN)/python -m chaos.spark_transform --kills $(KILLS)
 
 soak-spark: setup  ## see that a long stream takes no more and more memory, SECONDS=600
 	$(BIN)/python -m chaos.spark_memory --seconds $(SECONDS)
