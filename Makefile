@@ -21,7 +21,7 @@ KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover chaos-archive chaos-transform
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ bench-audit: setup  ## audit 20 million records and say how long it took
 
 bench-recover: setup  ## recover 4 million spilled messages and say how long it took
 	$(BIN)/python -m benchmarks.pipeline_recover
+
+bench-transform: setup  ## take a million messages through transforms of each kind and say how fast
+	$(BIN)/python -m benchmarks.pipeline_transform
 
 demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 	$(BIN)/holdfast demo broker
