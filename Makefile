@@ -16,12 +16,12 @@ FAULTS ?= 8
 FAILOVERS ?= 200
 # How many changes of members `make chaos-members` goes through.
 CHANGES ?= 500
-# How often `make chaos-archive` and `make chaos-recover` kill what they run.
+# How often `make chaos-archive`, `make chaos-recover` and `make chaos-transform` kill what they run.
 KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover chaos-recover chaos-archive chaos-transform
+.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ bench-audit: setup  ## audit 20 million records and say how long it took
 
 bench-recover: setup  ## recover 4 million spilled messages and say how long it took
 	$(BIN)/python -m benchmarks.pipeline_recover
+
+bench-transform: setup  ## take a million messages through transforms of each kind and say how fast
+	$(BIN)/python -m benchmarks.pipeline_transform
 
 demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 	$(BIN)/holdfast demo broker
@@ -104,8 +107,8 @@ chaos-archive: setup  ## kill a driver at work that archives and compacts, KILLS
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
 	$(BIN)/python -m chaos.spark --rounds $(FAULTS)
 
-chaos-transform: setup  ## kill the driver of a transform, FAULTS=8 times
-	$(BIN)/python -m chaos.spark_transform --kills $(FAULTS)
+chaos-transform: setup  ## kill the driver of a transform, KILLS=20 times
+	$(BIN)/python -m chaos.spark_transform --kills $(KILLS)
 
 soak-spark: setup  ## see that a long stream takes no more and more memory, SECONDS=600
 	$(BIN)/python -m chaos.spark_memory --seconds $(SECONDS)

@@ -29,7 +29,7 @@ PHANTOM_EVERY: Final = 90_001
 RATE_PER_S: Final = 50_000
 _CHUNK: Final = 10_000
 # Looking at what a large process holds takes its time.
-_LOOK_S: Final = 1.0
+LOOK_S: Final = 1.0
 
 
 def write_records(directory: Path, rows: int) -> dict[str, int]:
@@ -106,7 +106,7 @@ class Watch:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(_LOOK_S):
+        while not self._ended.wait(LOOK_S):
             kin = family(self._pid)
             self.peak_bytes = max(self.peak_bytes, sum(map(_held_bytes, kin)))
             self._cpu_s |= {pid: used for pid in kin if (used := _used_s(pid)) > 0}

@@ -1,7 +1,9 @@
-"""A transform whose driver is killed again and again: `python -m chaos.spark_transform`.
+"""Transforms whose driver is killed again and again: `python -m chaos.spark_transform`.
 
-Its function raises for some messages. At the end each message is once in the target or once among the dead letters,
-whichever moments the kills met: while a batch is computed, staged, committed or noted by Spark.
+A function, a statement and a function with a state run in one driver (`chaos.spark_transform_job`), and raise for some
+messages. At the end each message is once in its target or once among the dead letters, whichever moments the kills met:
+while a batch is computed, staged, committed or noted by Spark, or while rows that raise are looked for. A kill counts
+if the driver was alive, had written something of each kind, and had some of each left to do.
 """
 
 from __future__ import annotations
@@ -16,98 +18,118 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
 from chaos.spark_cluster import wait_for
+from chaos.spark_transform_job import BATCH_MESSAGES, WAYS, source_of, target_of
 from holdfast.client import BlockingClient
 from holdfast.testing import LocalCluster
 
-SOURCE: Final = "numbers"
-TARGET: Final = "doubled"
-# One batch takes about a second, so that kills meet all that happens in one.
-_BATCH_MESSAGES: Final = 30
-_START_S: Final = 120.0
-# A driver is killed so long after it wrote its first batch, at most.
+# Java starts in seconds, and on a machine that has much else to do in minutes.
+_START_S: Final = 300.0
+# A driver is killed so long after it wrote its first batches, at most.
 _AFTER_S_MAX: Final = 3.0
 _DRAIN_S: Final = 600.0
-_FUNCTION: Final = """
-import time
 
-import pyarrow as pa
+Found = dict[str, Counter[bytes]]
 
 
-def doubled(batch):
-    numbers = [int(value) for value in batch["value"].to_pylist()]
-    time.sleep(0.005 * len(numbers))
-    return pa.table({"value": [str(2 * number) for number in numbers]})
-"""
+def _value(number: int) -> bytes:
+    """A number, and something else now and then."""
+    return b"x%d" % number if number % 7 == 3 else b"%d" % number
 
 
-def values(messages: int) -> list[bytes]:
-    """Numbers, and something else now and then."""
-    return [b"x%d" % number if number % 7 == 3 else b"%d" % number for number in range(messages)]
+class Work:
+    """What is published for each way, and what has become of it."""
+
+    def __init__(self, broker: BlockingClient) -> None:
+        self._broker = broker
+        self._published = 0
+        for way in WAYS:
+            broker.create_topic(source_of(way))
+
+    def done(self) -> dict[str, int]:
+        """How many messages of each way are made or dead."""
+        counts = {str(described.topic): described.messages for described in self._broker.topics()}
+        return {way: counts.get(target_of(way), 0) + counts.get(f"{source_of(way)}.dead", 0) for way in WAYS}
+
+    def left(self) -> int:
+        """How many messages the way has left that has fewest."""
+        return self._published - max(self.done().values())
+
+    def top_up(self, messages: int) -> None:
+        """Have each way so many messages left, at least."""
+        more = [_value(self._published + number) for number in range(messages - self.left())]
+        for way in WAYS if more else ():
+            self._broker.publish_many(source_of(way), more)
+        self._published += len(more)
+
+    def found(self) -> Found:
+        topics = [topic for way in WAYS for topic in (target_of(way), f"{source_of(way)}.dead")]
+        return {topic: self._read(topic) for topic in topics}
+
+    def expected(self) -> Found:
+        values = [_value(number) for number in range(self._published)]
+        numbers = [int(value) for value in values if value.isdigit()]
+        twice = Counter(b"%d" % (2 * number) for number in numbers)
+        made = {"function": twice, "sql": twice, "state": Counter(b"%d" % total for total in accumulate(numbers))}
+        dead = Counter(value for value in values if not value.isdigit())
+        return {
+            topic: each
+            for way in WAYS
+            for topic, each in ((target_of(way), made[way]), (f"{source_of(way)}.dead", dead))
+        }
+
+    def _read(self, topic: str) -> Counter[bytes]:
+        found: Counter[bytes] = Counter()
+        offset = 0
+        while messages := self._broker.read(topic, offset=offset, messages_max=5000):
+            found.update(message.value for message in messages)
+            offset = messages[-1].offset + 1
+        return found
 
 
-def run(kills: int, messages: int, dice: random.Random, directory: Path) -> dict[str, Counter[bytes]]:
-    """What is in the target and among the dead after so many kills, and a last driver that ends by itself."""
-    (directory / "shop.py").write_text(_FUNCTION, "utf-8")
+def run(kills: int, dice: random.Random, directory: Path, batches_ahead: int = 20) -> tuple[Found, Found]:
+    """What is in the targets and among the dead after so many kills and a last driver, and what should be."""
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
-        broker.create_topic(SOURCE)
-        broker.publish_many(SOURCE, values(messages))
-        command = [
-            sys.executable,
-            "-m",
-            "holdfast.cli",
-            "pipeline",
-            "transform",
-            "--source",
-            SOURCE,
-            "--target",
-            TARGET,
-        ]
-        command += ["--function", f"{directory / 'shop.py'}:doubled", "--checkpoint", str(directory / "checkpoint")]
-        command += ["--batch-messages", str(_BATCH_MESSAGES), "--batch-rows", "10", "--interval", "1ms"]
-        command += ["--server", cluster.url.removeprefix("holdfast://"), "--master", "local[2]"]
-        command += ["--conf", "spark.driver.memory=512m"]
+        work = Work(broker)
+        command = [sys.executable, "-m", "chaos.spark_transform_job"]
+        command += [cluster.url.removeprefix("holdfast://"), str(directory)]
         with open(directory / "drivers.log", "wb") as log:
-            for _ in range(kills):
-                _kill_in_the_middle(broker, command, dice, log.fileno())
+            hits = tries = 0
+            while hits < kills:
+                assert tries < 2 * kills + 2, f"{tries} kills, and only {hits} met work"
+                tries += 1
+                work.top_up(batches_ahead * BATCH_MESSAGES)
+                is_hit = _kill_in_the_middle(work, command, dice, log.fileno())
+                hits += is_hit
+                print(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}", flush=True)
             done = subprocess.run([*command, "--once"], stdout=log, stderr=log, timeout=_DRAIN_S, check=False)
         assert done.returncode == 0, f"the last driver failed; see {directory / 'drivers.log'}"
-        return {topic: _read(broker, topic) for topic in (TARGET, f"{SOURCE}.dead")}
+        return work.found(), work.expected()
 
 
-def _kill_in_the_middle(broker: BlockingClient, command: list[str], dice: random.Random, log: int) -> None:
-    """Start a driver, and kill it some time after it has written a batch."""
-    before = _count(broker)
+def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log: int) -> bool:
+    """Start a driver, and kill it some time after it has written of each way; says whether it had work left in each."""
+    before = work.done()
     # A group of its own: Python, Java and all their children are killed at once.
     driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def has_begun() -> bool:
+        assert driver.poll() is None, "the driver ended by itself; see its log"
+        return all(count > before[way] for way, count in work.done().items())
+
     try:
-        wait_for(lambda: _count(broker) > before, "a batch is written", _START_S)
+        wait_for(has_begun, "a batch of each way is written", _START_S)
         time.sleep(dice.uniform(0, _AFTER_S_MAX))
+        assert driver.poll() is None, "the driver ended by itself; see its log"
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-
-
-def _count(broker: BlockingClient) -> int:
-    return sum(described.messages for described in broker.topics() if described.topic == TARGET)
-
-
-def _read(broker: BlockingClient, topic: str) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
-    offset = 0
-    while messages := broker.read(topic, offset=offset, messages_max=5000):
-        found.update(message.value for message in messages)
-        offset = messages[-1].offset + 1
-    return found
-
-
-def expected(messages: int) -> dict[str, Counter[bytes]]:
-    made = Counter(b"%d" % (2 * int(value)) for value in values(messages) if value.isdigit())
-    return {TARGET: made, f"{SOURCE}.dead": Counter(value for value in values(messages) if not value.isdigit())}
+    return work.left() > 0
 
 
 def main() -> int:
@@ -116,10 +138,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    # Enough that there is something left to do after the last kill.
-    messages = 10 * _BATCH_MESSAGES * (options.kills + 1)
     with tempfile.TemporaryDirectory() as directory:
-        is_exact = run(options.kills, messages, random.Random(options.seed), Path(directory)) == expected(messages)
+        found, expected = run(options.kills, random.Random(options.seed), Path(directory))
+    messages = sum(each.total() for each in expected.values())
+    is_exact = found == expected
+    for topic in () if is_exact else found:
+        print(f"{topic}: {found[topic] - expected[topic]} too many, {expected[topic] - found[topic]} missing")
     print(f"{messages} messages, {options.kills} kills: {'each once, made or dead' if is_exact else 'NOT exact'}")
     return 0 if is_exact else 1
 

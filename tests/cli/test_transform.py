@@ -13,8 +13,7 @@ from holdfast.pipelines.errors import BadPipelineSetting
 from holdfast.pipelines.transform_functions import Found
 from holdfast.pipelines.transform_plans import Transform
 from tests.cli.program import holdfast
-
-MESSAGES = 180
+from tests.support.sizes import LONG
 
 
 @pytest.mark.parametrize(
@@ -62,11 +61,11 @@ def test_settings_of_a_file_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1800 if LONG else 600)
 def test_driver_that_is_killed_leaves_each_message_once_made_or_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The short form of `make chaos-transform`."""
+    """The short form of `make chaos-transform`: a function, a statement and a state in one driver."""
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
-    found = spark_transform.run(1, MESSAGES, random.Random(8), tmp_path)
-    assert found == spark_transform.expected(MESSAGES)
+    found, expected = spark_transform.run(5 if LONG else 1, random.Random(8), tmp_path, batches_ahead=12)
+    assert found == expected

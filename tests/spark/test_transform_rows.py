@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.broker import processing
-from holdfast.model.errors import BadTopicName
+from holdfast.broker import client_batches, processing
+from holdfast.model.errors import BadMessageId, BadTopicName
 from holdfast.model.ids import Offset, TimestampMs, TopicName
 from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX
 from holdfast.model.messages import StoredMessage
@@ -22,6 +23,8 @@ from holdfast.pipelines.errors import BadFunction
 from holdfast.pipelines.made_rows import Rules, as_given
 from holdfast.pipelines.transform_rows import over_batches
 from holdfast.pipelines.transform_state import READ, Fold, as_table
+from holdfast.spark.sink_encoding import encoded
+from holdfast.wire import record_batch
 
 RULES = Rules("orders", "made")
 
@@ -187,6 +190,29 @@ def test_what_no_broker_takes_is_dead_and_holds_up_nobody(columns: dict[str, Any
     made = run(bad_for_one, *map(message, range(3)), rules=RULES._replace(message_bytes_max=1500))
     assert [row["topic"] for row in made] == ["made", "orders.dead", "made"]
     assert words in said(made[1])["error"].decode()
+
+
+@given(st.lists(st.one_of(st.text(max_size=4), st.text(max_size=90), st.binary(max_size=3)), min_size=1, max_size=20))
+@example(["\u0378", "\u00a0", "\u2028", b"\xff", "x" * 250, "ä" * 126])
+def test_ids_are_dead_exactly_where_a_broker_refuses_them(ids: list[str | bytes]) -> None:
+    raw = [text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text for text in ids]
+
+    def named(given_batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch({"value": given_batch["value"], "id": given_batch["value"].view(pa.string())})
+
+    now_ms = TimestampMs(time.time_ns() // 1_000_000)
+
+    def is_taken(text: bytes) -> bool:
+        record = pa.RecordBatch.from_pylist([{"value": b"", "id": text}])
+        try:
+            batch_bytes = record_batch.summed(encoded(record["value"], ids=record["id"]))
+            client_batches.checked(batch_bytes, 1 << 20, now_ms)
+        except BadMessageId:
+            return False
+        return True
+
+    made = run(named, *(message(offset, text) for offset, text in enumerate(raw)))
+    assert [row["topic"] == "made" for row in made] == list(map(is_taken, raw))
 
 
 def test_memory_error_is_no_rows_fault() -> None:

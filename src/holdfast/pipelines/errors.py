@@ -45,6 +45,18 @@ class BadSql(CallerError):
     code = "bad_sql"
 
 
+class TooManyRaise(CallerError):
+    """A statement that raises for so many messages of a batch that they are not set aside one by one."""
+
+    code = "too_many_raise"
+
+
+class StatementRaised(CallerError):
+    """A statement that aggregates, and raises: no single message is to blame."""
+
+    code = "statement_raised"
+
+
 class SparkNotInstalled(HoldfastError):
     """Holdfast is here without its extra `spark`."""
 

@@ -8,15 +8,12 @@ beside it.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 PACKAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 _NAME: Final = re.compile(r"(?P<place>.+):(?P<name>[A-Za-z_][A-Za-z0-9_.]*)")
 _MODULE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-# A zip has no clock: the same files make the same bytes.
-_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
 class Found(NamedTuple):
@@ -141,7 +136,7 @@ def ship(spark: SparkSession, found: Found) -> None:
 
 def zipped(package: Path) -> Path:
     """`<cache>/holdfast-function-<digest>.zip` of a package's files, made unless it is there."""
-    from holdfast.spark.java import cache_directory
+    from holdfast.spark.zips import zip_of
 
     is_file = package.is_file()
     files = [package] if is_file else sorted(each for each in package.rglob("*") if _is_part(each, package))
@@ -149,16 +144,7 @@ def zipped(package: Path) -> Path:
     if size > PACKAGE_BYTES_MAX:
         raise BadFunction(f"{package} has {size} bytes, and at most {PACKAGE_BYTES_MAX} are sent to executors")
     texts = {str(each.relative_to(package.parent)): each.read_bytes() for each in files}
-    digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + text for name, text in texts.items())).hexdigest()[:12]
-    target = cache_directory() / f"holdfast-function-{digest}.zip"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made = target.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in texts.items():
-                archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), text)
-        made.replace(target)
-    return target
+    return zip_of("holdfast-function", texts)
 
 
 def _is_part(file: Path, package: Path) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as f
 
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.model.names import topic_name
-from holdfast.pipelines.dead_letters import dead_topic
+from holdfast.pipelines.dead_letters import dead_letter, dead_topic
 from holdfast.pipelines.errors import BadPipelineSetting, first_line
 from holdfast.pipelines.made_rows import ARROW, BATCHES, MADE_DDL, Rules
 from holdfast.pipelines.transform_functions import Found
@@ -84,15 +85,52 @@ class Transform:
         return Rules(self.source, self.target, self.batches, self.batch_rows_max, self.message_bytes_max)
 
 
-def timed(messages: DataFrame, wanted: Transform) -> DataFrame:
-    """With the time of each message, and how late one may come."""
+def timed(messages: DataFrame, wanted: Transform, *, is_forgiving: bool = False) -> DataFrame:
+    """With the time of each message, and how late one may come.
+
+    Where `event_time` raises for a message, so does this; a forgiving one leaves the message out (`untimed` has it).
+    """
     own = f.col("timestamp")
-    try:
-        time = own if wanted.event_time is None else f.coalesce(f.expr(wanted.event_time).cast("timestamp"), own)
-        rows = messages.withColumn(EVENT_TIME, time)
-    except (AnalysisException, ParseException) as error:
-        raise BadPipelineSetting(f"event_time is no time of a message: {first_line(str(error))}") from error
+    if wanted.event_time is None:
+        rows = messages.withColumn(EVENT_TIME, own)
+    else:
+        try:
+            time = f.expr(wanted.event_time).cast("timestamp")
+            if is_forgiving:
+                tried = _tried(messages, wanted)
+                messages, time = messages.where(tried.isNotNull()), tried[EVENT_TIME]
+            rows = messages.withColumn(EVENT_TIME, f.coalesce(time, own))
+        except (AnalysisException, ParseException) as error:
+            raise BadPipelineSetting(f"event_time is no time of a message: {first_line(str(error))}") from error
     return rows if wanted.watermark_s is None else rows.withWatermark(EVENT_TIME, _interval(wanted.watermark_s))
+
+
+def with_untimed(made: DataFrame, messages: DataFrame, wanted: Transform) -> DataFrame:
+    """What is made, and dead letters of messages for which `event_time` raises."""
+    if wanted.event_time is None:
+        return made
+    rules, error = wanted.rules, f"EventTimeRaised: for this message the event time raises: {wanted.event_time}"
+
+    def bury(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in range(batch.num_rows):
+                yield from dead_letter(pa.Table.from_batches([batch.slice(row, 1)]), error, rules).to_batches()
+
+    untimed = messages.where(_tried(messages, wanted).isNull())
+    return made.unionByName(untimed.mapInArrow(bury, MADE_DDL))
+
+
+def _tried(messages: DataFrame, wanted: Transform) -> Column:
+    """A struct of the event time alone, or null where the expression raises: Spark has that, and no name for it."""
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    assert wanted.event_time is not None
+    jvm: Any = messages.sparkSession._jvm
+    columns = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    whole: Any = f.struct(f.expr(wanted.event_time).cast("timestamp").alias(EVENT_TIME))
+    return ClassicColumn(
+        columns.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(columns.expression(whole._jc)))
+    )
 
 
 def mapped(messages: DataFrame, wanted: Transform) -> DataFrame:
@@ -107,7 +145,7 @@ def folded(messages: DataFrame, wanted: Transform) -> DataFrame:
     from holdfast.pipelines.transform_state import Folding
 
     assert wanted.function is not None
-    rows = timed(messages, wanted)
+    rows = timed(messages, wanted, is_forgiving=True)
     keys = ["key"]
     if wanted.window_s is not None:
         window = f.window(EVENT_TIME, _interval(wanted.window_s))
@@ -118,7 +156,8 @@ def folded(messages: DataFrame, wanted: Transform) -> DataFrame:
         wanted.function.function, wanted.rules, has_windows=wanted.window_s is not None, state_ttl_ms=ttl_ms
     )
     mode = "EventTime" if wanted.window_s is not None else "ProcessingTime" if ttl_ms is not None else "None"
-    return rows.groupBy(*keys).transformWithState(folding, MADE_DDL, "Append", mode)
+    made = rows.groupBy(*keys).transformWithState(folding, MADE_DDL, "Append", mode)
+    return with_untimed(made, messages, wanted)
 
 
 def _interval(seconds: float) -> str:

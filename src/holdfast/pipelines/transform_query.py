@@ -12,8 +12,10 @@ a function with a state   `transformWithState` by key, or key and window        
                           (`transform_state`)
 a statement, row by row   the statement over each micro-batch (`transform_sql`)         is dead
 a statement that          the statement over the stream, with a watermark               ends the pipeline
-aggregates
+aggregates                                                                              (`statement_raised`)
 ========================  ============================================================  ================================
+
+A message for which the expression of the event time raises is dead in each of them.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.pipelines import streams, transform_sql
 from holdfast.pipelines.dead_letters import dead_topic
+from holdfast.pipelines.errors import PipelineFailed, StatementRaised
 from holdfast.pipelines.transform_functions import ship
-from holdfast.pipelines.transform_plans import Transform, configured, counts, folded, mapped, timed
+from holdfast.pipelines.transform_plans import Transform, configured, counts, folded, mapped, timed, with_untimed
 from holdfast.pipelines.transform_statement import StatementWriter
 
 if TYPE_CHECKING:
@@ -93,16 +96,27 @@ def run_transform(
         **(_TTL_SETTINGS if wanted.state_ttl_s is not None else {}),
     }
     with configured(spark, settings):
-        done = streams.run(
-            _query(spark, messages, wanted, servers, statement),
-            name=NAME,
-            checkpoint=checkpoint,
-            once=once,
-            interval_s=interval_s,
-            tell=tell,
-            stop=stop,
-            reports=reports,
-        )
+        query = _query(spark, messages, wanted, servers, statement)
+        try:
+            done = streams.run(
+                query,
+                name=NAME,
+                checkpoint=checkpoint,
+                once=once,
+                interval_s=interval_s,
+                tell=tell,
+                stop=stop,
+                reports=reports,
+            )
+        except PipelineFailed as failed:
+            raised = transform_sql.of_a_row(failed.__cause__)
+            if wanted.sql is None or statement.is_used or raised is None:
+                raise
+            raise StatementRaised(
+                f"the statement raised {raised} It aggregates, so that no single message is to blame, and nothing of "
+                "the batch is written: write try_cast, try_divide and their like, or leave such messages out with "
+                "WHERE, and start it again with the same checkpoint"
+            ) from failed
     for name, count in statement.counts.items():
         done.counts[name] = done.counts.get(name, 0) + count
     return done
@@ -121,7 +135,8 @@ def _query(
         result = transform_sql.selected(rows, wanted.sql)
         transform_sql.check(result)
         if transform_sql.is_row_by_row(result):
-            return rows.writeStream.foreachBatch(statement)
-        made = transform_sql.as_messages(result, wanted.rules)
+            return messages.writeStream.foreachBatch(statement)
+        result = transform_sql.selected(timed(messages, wanted, is_forgiving=True), wanted.sql)
+        made = with_untimed(transform_sql.as_messages(result, wanted.rules), messages, wanted)
     counted = made.observe(NAME, *counts(wanted.target))
     return counted.writeStream.format("holdfast").options(servers=servers).outputMode("append")

@@ -1,19 +1,21 @@
-"""A statement over the view `messages`: whether its rows are messages, and which of those it reads make it raise.
+"""A statement over the view `messages`: whether its rows are messages, and whether a row of it has raised.
 
-Where each row of the result is made of one row of `messages` (`is_row_by_row`), a row that raises is found by trying
-smaller and smaller ranges of offsets, each as a small job; then the statement runs without those rows. Aggregates have
-no such rows: there the statement must not raise (`try_cast`, `try_divide` and their like give null).
+Where each row of the result is made of one row of `messages` (`is_row_by_row`), a row that raises can be found
+(`transform_raising`) and left out. Aggregates have no such rows: there the statement must not raise (`try_cast`,
+`try_divide` and their like give null).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as f
 
@@ -32,16 +34,10 @@ _QUERY: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
 _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark"))
 # Data exceptions, and what `raise_error` says: whatever else ends a job is no row's fault.
 _OF_A_ROW: Final = re.compile(r"SQLSTATE: (22[0-9A-Z]{3}|P0001)\b")
-_CLASS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*(.*?)\s*SQLSTATE:", re.DOTALL)
+_CLASS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*((?:(?!\[[A-Z_.]{4,}\]).)*?)\s*SQLSTATE: (?:22|P0)", re.DOTALL)
+# Printable characters in a row that make a range of the pattern for most ids: Latin, Cyrillic, Chinese and such.
+_COMMON_RUN: Final = 90
 _HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
-
-
-class Failed(NamedTuple):
-    """A row for which a statement raises, and what that said."""
-
-    partition: int
-    offset: int
-    error: str
 
 
 def selected(rows: DataFrame, sql: str) -> DataFrame:
@@ -91,18 +87,19 @@ def _check_streams(result: DataFrame) -> None:
 
 def is_row_by_row(result: DataFrame) -> bool:
     """Whether each row of the result is made of one row of a stream, whichever others there are."""
-    return all(name in _ROW_BY_ROW or is_leaf for name, is_leaf in _nodes(_plan(result)))
+    return all(name in _ROW_BY_ROW or is_leaf for name, is_leaf in nodes(_plan(result)))
 
 
 def _plan(result: DataFrame) -> Any:
     return result._jdf.queryExecution().analyzed()
 
 
-def _nodes(plan: Any) -> Iterator[tuple[str, bool]]:
+def nodes(plan: Any) -> Iterator[tuple[str, bool]]:
+    """The names of a plan's nodes, and whether each is a leaf."""
     children = [plan.children().apply(number) for number in range(plan.children().size())]
     yield str(plan.nodeName()), not children
     for child in children:
-        yield from _nodes(child)
+        yield from nodes(child)
 
 
 def as_messages(result: DataFrame, rules: Rules) -> DataFrame:
@@ -112,23 +109,37 @@ def as_messages(result: DataFrame, rules: Rules) -> DataFrame:
     value = columns["value"].cast("binary")
     headers = columns.get("headers", f.lit(None)).cast(_HEADERS_TYPE)
     identity = columns.get("id", f.lit(None)).cast("string")
-    size = _length(key) + _length(value) + f.coalesce(f.aggregate(headers, f.lit(0), _with_header), f.lit(0))
-    is_strange = f.exists(headers, lambda each: each["key"].isNull() | (each["key"] == "holdfast-id"))
+    is_strange = f.exists(
+        headers, lambda each: each["key"].isNull() | (each["key"] == "holdfast-id") | ~f.is_valid_utf8(each["key"])
+    )
+    plain, unprintable = id_patterns()
     refused = (
-        f.when(size > rules.message_bytes_max, f.lit(f"a message has at most {rules.message_bytes_max} bytes"))
+        f.when(
+            message_bytes(key, value, headers) > rules.message_bytes_max,
+            f.lit(f"a message has at most {rules.message_bytes_max} bytes"),
+        )
         .when(
             ~f.octet_length(identity).between(1, MESSAGE_ID_BYTES_MAX),
             f.lit(f"an id has 1 to {MESSAGE_ID_BYTES_MAX} bytes"),
         )
-        .when(identity.rlike(r"\p{Cntrl}"), f.lit("an id has printable characters only"))
+        .when(~f.is_valid_utf8(identity), f.lit("an id is UTF-8 text"))
+        .when(
+            ~identity.rlike(plain) & identity.rlike(unprintable),
+            f.lit("an id has printable characters only"),
+        )
         .when(f.size(headers) > HEADERS_PER_MESSAGE_MAX, f.lit(f"at most {HEADERS_PER_MESSAGE_MAX} headers"))
-        .when(is_strange, f.lit("a header has a name, and it is not holdfast-id"))
+        .when(is_strange, f.lit("a header has a name in UTF-8, and it is not holdfast-id"))
     )
     checked = f.when(refused.isNull(), value).otherwise(f.raise_error(refused).cast("binary"))
     target = f.lit(rules.target).alias("topic")
     return result.select(
         target, key.alias("key"), checked.alias("value"), headers.alias("headers"), identity.alias("id")
     )
+
+
+def message_bytes(key: Column, value: Column, headers: Column) -> Column:
+    """What a broker counts for a message."""
+    return _length(key) + _length(value) + f.coalesce(f.aggregate(headers, f.lit(0), _with_header), f.lit(0))
 
 
 def _length(column: Column) -> Column:
@@ -139,34 +150,25 @@ def _with_header(size: Column, header: Column) -> Column:
     return size + _length(header["key"]) + _length(header["value"]) + 10
 
 
-# --- rows that raise ----------------------------------------------------------------------------------------
+@functools.cache
+def id_patterns() -> tuple[str, str]:
+    """What ids of common characters alone match, and in what else a character is found that no id has, for Java.
+
+    Both are made of what Python says, as brokers go by that, and each release of either language knows other
+    characters. Java tries one range after the other: the second pattern is slow, and for few ids.
+    """
+    kinds = itertools.groupby(range(sys.maxunicode + 1), lambda each: chr(each).isprintable())
+    runs = [(is_printable, found[0], found[-1]) for is_printable, each in kinds if (found := list(each))]
+    common = [(first, last) for is_printable, first, last in runs if is_printable and last - first >= _COMMON_RUN]
+    strange = [(first, last) for is_printable, first, last in runs if not is_printable]
+    return rf"\A{_ranges(common)}*\z", _ranges(strange)
 
 
-def failing(rows: DataFrame, run: Callable[[DataFrame], object], tell: Callable[[str], None]) -> list[Failed]:
-    """The rows for which `run` raises, found by running it on ranges of offsets that are halved each time."""
-    ends = rows.groupBy("partition").agg(f.min("offset").alias("first"), f.max("offset").alias("last")).collect()
-    waiting = [(row["partition"], row["first"], row["last"]) for row in ends]
-    found: list[Failed] = []
-    while waiting:
-        partition, first, last = waiting.pop()
-        is_part = (f.col("partition") == partition) & f.col("offset").between(first, last)
-        try:
-            with quietly():
-                run(rows.where(is_part))
-        except (PySparkException, Py4JJavaError) as error:
-            text = of_a_row(error)
-            if text is None:
-                raise
-            if first == last:
-                found.append(Failed(partition, first, text))
-                tell(f"{len(found):,} messages raise so far")
-            else:
-                middle = (first + last) // 2
-                waiting += [(partition, middle + 1, last), (partition, first, middle)]
-    return found
+def _ranges(ranges: list[tuple[int, int]]) -> str:
+    return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
 
 
-def of_a_row(error: Exception) -> str | None:
+def of_a_row(error: BaseException | None) -> str | None:
     """What an error says, with its class in front, where a row of a statement has raised it; else none."""
     text = str(error)
     if _OF_A_ROW.search(text) is None:

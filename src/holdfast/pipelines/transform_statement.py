@@ -16,18 +16,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 
 from holdfast.pipelines.dead_letters import dead_letters, rows_at
-from holdfast.pipelines.errors import from_spark
+from holdfast.pipelines.errors import TooManyRaise, from_spark
 from holdfast.pipelines.made_rows import MADE_DDL, Rules
-from holdfast.pipelines.transform_plans import Transform, configured, counts
-from holdfast.pipelines.transform_sql import Failed, as_messages, failing, of_a_row, quietly, selected
+from holdfast.pipelines.transform_plans import Transform, counts, timed
+from holdfast.pipelines.transform_raising import Failed, failing
+from holdfast.pipelines.transform_sql import as_messages, of_a_row, quietly, selected
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-# Statements that run once, on few rows: compiling each takes longer than what it saves.
-_INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 class StatementWriter:
@@ -38,12 +37,14 @@ class StatementWriter:
         self._servers = servers
         self._tell = tell
         self.counts = {"made": 0, "dead": 0}
+        self.is_used = False
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        self.is_used = True
         try:
             self._write_batch(rows, batch)
-        except (PySparkException, Py4JJavaError) as error:
-            failed = from_spark(str(error))
+        except (PySparkException, Py4JJavaError, TooManyRaise) as error:
+            failed = error if isinstance(error, TooManyRaise) else from_spark(str(error))
             # Spark passes on texts only, and of this one all.
             raise RuntimeError(f"[{failed.code}] {failed.message}") from error
 
@@ -68,20 +69,16 @@ class StatementWriter:
                 raise
             kept = rows.persist()
             try:
-                with configured(rows.sparkSession, _INTERPRETED):
-                    failed = failing(kept, self._try, self._tell)
+                failed = failing(kept, self._made, self._tell)
                 if not failed:
                     raise
                 write(self._made(without(kept, failed)).unionByName(buried(kept, failed, self._wanted.rules)))
             finally:
                 kept.unpersist()
 
-    def _try(self, rows: DataFrame) -> None:
-        self._made(rows).write.format("noop").mode("overwrite").save()
-
     def _made(self, rows: DataFrame) -> DataFrame:
         assert self._wanted.sql is not None
-        return as_messages(selected(rows, self._wanted.sql), self._wanted.rules)
+        return as_messages(selected(timed(rows, self._wanted), self._wanted.sql), self._wanted.rules)
 
 
 def without(rows: DataFrame, failed: list[Failed]) -> DataFrame:

@@ -9,15 +9,12 @@ Spark copies it to where each executor runs (`spark.files`), and its Python work
 
 from __future__ import annotations
 
-import hashlib
-import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import holdfast
-from holdfast.spark.java import cache_directory
+from holdfast.spark.zips import zip_of
 
 # What executors import: for the connector the first two, which need nothing compiled, and for pipelines the others.
 _PACKAGES: Final = (
@@ -32,8 +29,6 @@ _PACKAGES: Final = (
     "wire",
 )
 _SUFFIXES: Final = (".py", ".sql")
-# A zip has no clock: the same files make the same bytes.
-_LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def connector_zip() -> Path:
@@ -46,16 +41,7 @@ def connector_zip() -> Path:
             *(file for name in _PACKAGES for file in sorted((root / name).rglob("*")) if file.suffix in _SUFFIXES),
         )
     }
-    digest = hashlib.sha256(b"\0".join(name.encode() + b"\0" + text for name, text in files.items())).hexdigest()[:12]
-    target = cache_directory() / f"holdfast-connector-{digest}.zip"
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        made = target.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, text in files.items():
-                archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), text)
-        made.replace(target)
-    return target
+    return zip_of("holdfast-connector", files)
 
 
 def cluster_config(config: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 import holdfast
 import holdfast.pipelines
 from holdfast.model.errors import HoldfastError
-from holdfast.pipelines import computing, transform_sql
+from holdfast.pipelines import computing, transform_raising, transform_sql
 from holdfast.pipelines.streams import StreamRun
 
 Run = Callable[..., StreamRun]
@@ -102,6 +104,138 @@ def test_statement_that_raises_for_some_rows_takes_the_others_on(
     assert said["holdfast-dead-class"] == "CAST_INVALID_INPUT" and "'x21'" in said["holdfast-dead-error"]
     assert said["holdfast-dead-offset"] == "21"
     assert run(sql=sql).rows == 0
+
+
+def test_ids_that_brokers_refuse_are_dead_whichever_way_they_were_made(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    """A broker that refuses one message of a batch refuses the batch: at each start again."""
+    strange = ("a\u00a0b", "a\u2028b", "line\n", "\u200b", "\U000e0001", "\u0378")
+    ids = [b"plain", "заказ-1".encode(), "\u0f00".encode(), b"\xff", b"\xed\xa0\x80", b"", *map(str.encode, strange)]
+    broker.create_topic(topic)
+    broker.publish_many(topic, ids)
+    done = run(sql="SELECT 'x' AS value, CAST(value AS STRING) AS id FROM messages")
+    assert done.counts == {"made": 3, "dead": 9}
+    assert [message.id for message in messages(broker, target)] == ["plain", "заказ-1", "\u0f00"]
+    errors = [dict(message.headers)["holdfast-dead-error"] for message in messages(broker, f"{topic}.dead")]
+    assert errors[0].endswith("an id is UTF-8 text") and errors[3].endswith("printable characters only")
+
+
+def test_statement_finds_the_characters_that_no_id_has_as_brokers_do(spark: SparkSession) -> None:
+    """Java, Arrow and Python know different releases of Unicode; brokers go by Python's."""
+    kinds = [chr(each).isprintable() for each in range(sys.maxunicode + 1)]
+    edges = {near for each in range(1, len(kinds)) if kinds[each] != kinds[each - 1] for near in (each - 1, each)}
+    dice = random.Random(1)
+    characters = [chr(each) for each in sorted(edges) if not 0xD800 <= each < 0xE000]
+    ids = [*characters, *("".join(dice.choices(characters, k=3)) for _ in range(500)), "\r\n", "a\n", "", "x" * 251]
+    rows = spark.createDataFrame(pa.table({"value": ids, "id": ids}))
+    plain, unprintable = transform_sql.id_patterns()
+    found = rows.select((~rows.id.rlike(plain) & rows.id.rlike(unprintable)).alias("bad")).toArrow()["bad"].to_pylist()
+    assert found == [not text.isprintable() for text in ids]
+
+
+def test_statement_and_event_time_that_raise_for_many_rows_take_the_others_on(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql = (
+        "SELECT CAST(each AS STRING) AS value FROM messages "
+        "LATERAL VIEW explode(array(1, CAST(CAST(value AS STRING) AS INT))) AS each WHERE year(event_time) >= 1970"
+    )
+    options = {"sql": sql, "event_time": "timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))"}
+    monkeypatch.setattr(transform_raising, "_PART_ROWS_MAX", 90)
+    numbers = [b"x%d" % n if n % 10 == 3 else b"%d" % (10**11 * (n % 10 == 5) + n) for n in range(200)]
+    broker.create_topic(topic, partitions=2)
+    broker.publish_many(topic, [holdfast.NewMessage(value=value, key=value) for value in numbers])
+    monkeypatch.setattr(transform_raising, "RAISING_MAX", 39)
+    with pytest.raises(HoldfastError, match="more than 39 messages of a batch") as refused:
+        run(**options)
+    assert refused.value.code == "too_many_raise"
+    assert values(broker, target) == values(broker, f"{topic}.dead") == [], "nothing of the batch is written"
+    monkeypatch.setattr(transform_raising, "RAISING_MAX", 40)
+    assert run(**options).counts == {"made": 320, "dead": 40}
+    dead = messages(broker, f"{topic}.dead")
+    assert sorted(message.value for message in dead) == sorted(
+        value for value in numbers if len(value) > 3 or b"x" in value
+    )
+    assert all(f"'{message.value.decode()}'" in dict(message.headers)["holdfast-dead-error"] for message in dead)
+
+
+def test_statement_with_a_registered_function_takes_the_others_on(
+    run: Run, spark: SparkSession, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    """The driver cannot run those rows by itself."""
+    spark.udf.register("reversed_text", lambda text: text[::-1])
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"12", b"x", b"34", b"y"])
+    sql = "SELECT reversed_text(CAST(CAST(CAST(value AS STRING) AS INT) AS STRING)) AS value FROM messages"
+    assert run(sql=sql).counts == {"made": 2, "dead": 2}
+    assert (values(broker, target), values(broker, f"{topic}.dead")) == ([b"21", b"43"], [b"x", b"y"])
+
+
+def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str, tmp_path: Path
+) -> None:
+    time = "timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))"
+    broker.create_topic(topic)
+    broker.publish_many(topic, [holdfast.NewMessage(value=value, key=b"k") for value in (b"1000", b"never", b"60000")])
+    counted = "SELECT CAST(count(*) AS STRING) AS value FROM messages GROUP BY window(event_time, '10 seconds')"
+    for options in ({"sql": counted}, {"function": computing.count, "is_stateful": True, "window_s": 10}):
+        checkpoint = str(tmp_path / str(len(options)))
+        done = run(**options, checkpoint=checkpoint, event_time=time, watermark_s=5)
+        assert (done.rows, done.counts) == (3, {"made": 1, "dead": 1})
+    dead = messages(broker, f"{topic}.dead")
+    assert [(message.key, message.value) for message in dead] == [(b"k", b"never")] * 2
+    assert {dict(message.headers)["holdfast-dead-class"] for message in dead} == {"EventTimeRaised"}
+    assert time in dict(dead[0].headers)["holdfast-dead-error"]
+
+
+def test_statement_that_aggregates_and_raises_says_what_to_do(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    sql = (
+        "SELECT CAST(sum({}(CAST(value AS STRING) AS INT)) AS STRING) AS value FROM messages "
+        "GROUP BY window(event_time, '10 seconds')"
+    )
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"1", b"x"])
+    with pytest.raises(HoldfastError, match=r"raised CAST_INVALID_INPUT: The value 'x'.*try_cast") as failed:
+        run(sql=sql.format("CAST"), watermark_s=5)
+    assert failed.value.code == "statement_raised"
+    assert run(sql=sql.format("TRY_CAST"), watermark_s=5).rows == 2, "the same checkpoint goes on"
+
+
+def test_function_over_pandas_takes_headers_and_times_on(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    def priced(frame: Any) -> Any:
+        assert frame["timestamp"].dt.year.min() >= 2024
+        frame = frame[frame["value"] != b"left out"]
+        prices = [json.dumps({"price": int(value)}) for value in frame["value"]]
+        return frame.assign(value=prices, id=[f"price/{offset}" for offset in frame["offset"]])
+
+    broker.create_topic(topic)
+    many = [b"1", b"x", b"left out", b"4"]
+    broker.publish_many(topic, [holdfast.NewMessage(value=v, key=v, headers=[("trace", b"t" + v)]) for v in many])
+    assert run(function=priced, batches="pandas").counts == {"made": 2, "dead": 1}
+    made = messages(broker, target)
+    assert [(each.id, each.key, each.json()) for each in made] == [
+        ("price/0", b"1", {"price": 1}),
+        ("price/3", b"4", {"price": 4}),
+    ]
+    assert [dict(each.headers) for each in made] == [{"trace": "t1"}, {"trace": "t4"}]
+    assert values(broker, f"{topic}.dead") == [b"x"]
+
+
+def test_state_over_pandas_is_kept(run: Run, broker: holdfast.BlockingClient, topic: str, target: str) -> None:
+    def summed(state: Any, frame: Any) -> tuple[Any, Any]:
+        total = (state or 0) + int(frame["value"].astype(int).sum())
+        return total, frame.tail(1)[["key"]].assign(value=str(total))
+
+    broker.create_topic(topic)
+    for value in (b"1", b"2"):
+        broker.publish_many(topic, [holdfast.NewMessage(value=value, key=b"k")] * 2)
+        run(function=summed, is_stateful=True, batches="pandas")
+    assert [(each.key, each.value) for each in messages(broker, target)] == [(b"k", b"2"), (b"k", b"6")]
 
 
 def test_statement_over_windows_counts_each_window_once(

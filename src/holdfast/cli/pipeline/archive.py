@@ -83,14 +83,11 @@ def archive(
 
     The archive itself says how far it is: start it again, and it goes on there.
     """
+    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf)}
     from holdfast.pipelines import frame
     from holdfast.pipelines.archive_settings import ArchiveSettings
     from holdfast.pipelines.errors import BadPipelineSetting
 
-    flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "topics": topics, "pattern": pattern}
-    flags |= {"to": to, "once": once, "interval": interval, "batch_size": batch_size, "file_size": file_size}
-    flags |= {"compact_files": compact_files, "keep_replaced": keep_replaced, "allow_gaps": allow_gaps}
-    flags |= {"group": group, "report_topic": report_topic, "server": server}
     chosen_master, spark_conf, own = frame.settings("archive", config, _SETTINGS, flags)
     if "to" not in own:
         raise BadPipelineSetting("where to? Give the archive's directory with --to")

@@ -128,6 +128,7 @@ def transform(
 
     A message for which that raises goes to SOURCE.dead, with the error in its headers; the others go on.
     """
+    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf)}
     from holdfast.pipelines import frame
     from holdfast.pipelines.errors import spark_not_installed
 
@@ -136,13 +137,6 @@ def transform(
     except ModuleNotFoundError as missing:
         raise spark_not_installed(missing) from missing
 
-    flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "source": source, "target": target}
-    flags |= {"function": function, "sql": sql, "stateful": stateful, "window": window, "watermark": watermark}
-    flags |= {"state_ttl": state_ttl, "event_time": event_time, "batches": batches, "batch_rows": batch_rows}
-    flags |= {"batch_messages": batch_messages, "message_bytes_max": message_bytes_max, "starting": starting}
-    flags |= {"tasks": tasks}
-    flags |= {"once": once, "interval": interval, "checkpoint": checkpoint, "group": group}
-    flags |= {"report_topic": report_topic, "server": server}
     chosen_master, spark_conf, own = frame.settings("transform", config, _SETTINGS, flags)
     servers = own.get("server", SERVER_DEFAULT)
     wanted = _wanted(own)
