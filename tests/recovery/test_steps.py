@@ -28,7 +28,7 @@ def batches_of(rows: list[Row], dice: random.Random) -> Iterator[pa.RecordBatch]
         some = rows[first : first + dice.randint(1, 9)]
         first += len(some)
         columns = list(zip(*some, strict=True))
-        types = (pa.string(), pa.int32(), pa.int32(), pa.binary())
+        types = (pa.string(), pa.int32(), pa.int32(), pa.large_binary())
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, names=["queue", "number", "copy", "event"])
 

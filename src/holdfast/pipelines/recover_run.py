@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import MIB
 from holdfast.pipelines import recover_rules as rules
-from holdfast.recovery import lines, steps
+from holdfast.pipelines import tuning
+from holdfast.recovery import blocks, lines, steps
 from holdfast.recovery.backlog import Backlog, Directories, Ledger
 from holdfast.recovery.lines import Places, Source
+from holdfast.recovery.merging import merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +37,8 @@ _PIECE_BYTES: Final = 64 * MIB
 _PIECES_PER_CORE: Final = 4
 _PIECES_MAX: Final = 10_000
 _TELL_S: Final = 1.0
+# Rows are blocks of lines, of which Spark would send thousands to Python at once.
+_CONF: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(32 * MIB)}
 
 
 @dataclass
@@ -105,18 +109,18 @@ def _stored(
     cores = spark.sparkContext.defaultParallelism
     pieces = min(_PIECES_MAX, max(_PIECES_PER_CORE * cores, math.ceil(size / _PIECE_BYTES)))
     read = target.with_stored(ledger, backlog, read_lines(spark, backlog, sources))
-    rows = rules.ordered(read, backlog.order_by, pieces)
+    rows = rules.ordered(read, pieces)
     done = spark.sparkContext.accumulator(0)
     store = _with_codes(_Storing(target, backlog, done.add))
-    with _Rate(lambda: done.value, tell):
+    with _Rate(lambda: done.value, tell), tuning.configured(spark, _CONF):
         return steps.summed(rows.mapInArrow(store, steps.RESULT_DDL).collect())
 
 
 def read_lines(spark: SparkSession, backlog: Backlog, sources: Sequence[Source]) -> DataFrame:
-    """All lines of a backlog that can be read, with the columns of `recover_rules.LINES_DDL`."""
+    """All lines of a backlog that can be read, as blocks of them."""
     groups = _grouped(sources)
     numbers = spark.range(0, len(groups), 1, len(groups))
-    return numbers.mapInArrow(_with_codes(_Reading(groups, Places(backlog))), rules.LINES_DDL)
+    return numbers.mapInArrow(_with_codes(_Reading(groups, Places(backlog), backlog.order_by)), blocks.DDL)
 
 
 def _grouped(sources: Sequence[Source]) -> list[list[Source]]:
@@ -140,11 +144,12 @@ Task = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 class _Reading:
     groups: list[list[Source]]
     places: Places
+    order_by: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from lines.rows_of(self.groups[number], self.places)
+                yield from lines.blocks_of(self.groups[number], self.places, self.order_by)
 
 
 @dataclass
@@ -156,7 +161,7 @@ class _Storing:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = self.target.store(self.backlog)
         try:
-            yield from steps.stored(batches, store, self.backlog.recovery, self.tell)
+            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell)
         finally:
             store.close()
 

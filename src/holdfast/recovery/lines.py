@@ -1,7 +1,6 @@
-"""Spill files as rows for Spark, made in bulk; what cannot be read is set aside.
+"""Spill files as blocks of lines (`blocks`), made in bulk; what cannot be read is set aside.
 
-A row is where a message belongs and by what it is sorted and recognised, and its line as it stands in the file. A
-message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
+A message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
 tells of, so that every run chooses the same.
 
 Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
@@ -19,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -35,20 +34,9 @@ from holdfast.model.limits import MIB
 from holdfast.model.push_ids import push_id
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.recovery.backlog import Backlog, BacklogFile
+from holdfast.recovery.blocks import Blocks
 from holdfast.storage.durable import sync_directory, write_file
 
-SCHEMA: Final = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("number", pa.int32()),
-        ("time", pa.int64()),
-        ("kept", pa.int64()),
-        ("source", pa.int32()),
-        ("line", pa.int32()),
-        ("key", pa.string()),
-        ("event", pa.binary()),
-    ]
-)
 # Worked on at once: what is made of it stays in the processor's cache, and a batch of Arrow has few thousand rows.
 _TURN_BYTES: Final = 2 * MIB
 _TIME_MAX: Final = 1 << 53
@@ -109,13 +97,15 @@ class Source(NamedTuple):
     path: str
 
 
-def rows_of(sources: Sequence[Source], places: Places) -> Iterator[pa.RecordBatch]:
+def blocks_of(sources: Sequence[Source], places: Places, order_by: str) -> Iterator[pa.RecordBatch]:
     """All lines of some files. Raises `OSError`."""
+    blocks = Blocks(order_by)
     for source in sources:
-        yield from _rows_of_file(source, places)
+        yield from _blocks_of_file(source, places, blocks)
+    yield from blocks.take()
 
 
-def _rows_of_file(source: Source, places: Places) -> Iterator[pa.RecordBatch]:
+def _blocks_of_file(source: Source, places: Places, blocks: Blocks) -> Iterator[pa.RecordBatch]:
     path = Path(source.path)
     bad: list[BadLine] = []
     position = files.position_of_line(path, source.file.first_line)
@@ -126,10 +116,10 @@ def _rows_of_file(source: Source, places: Places) -> Iterator[pa.RecordBatch]:
             read, faults = events.events_of(some)
             present = [event for event in read if event is not None]
             if faults or not _are_plain(present) or not places.are_as_noted(present):
-                yield from _checked_rows(source, line, some, read, faults, places, bad)
+                yield from _checked(source, line, some, read, faults, places, bad, blocks)
             else:
                 lines = np.arange(line, line + len(read), dtype=np.int32)
-                yield _batch(source, lines, present, [event.number for event in present], _cut(some))
+                yield from blocks.add(source.number, lines, present, [each.number for each in present], _cut(some))
             line += len(read)
     rest = files.rest(path, position)
     if rest:
@@ -175,7 +165,7 @@ def _cut(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
 
 
-def _checked_rows(
+def _checked(
     source: Source,
     first_line: int,
     data: bytes,
@@ -183,6 +173,7 @@ def _checked_rows(
     faults: Sequence[BadLine],
     places: Places,
     bad: list[BadLine],
+    blocks: Blocks,
 ) -> Iterator[pa.RecordBatch]:
     """The same line by line."""
     reasons = {fault.place: fault.reason for fault in faults}
@@ -203,7 +194,7 @@ def _checked_rows(
         bad.append(BadLine(first_line + place, line, reason))
     if good:
         lines, present, numbers, texts = zip(*good, strict=True)
-        yield _batch(source, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
+        yield from blocks.add(source.number, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
 
 
 def _checked_number(event: Event, places: Places) -> int:
@@ -242,29 +233,6 @@ def _of_queen(line: bytes, time_ms: int) -> tuple[Event, bytes] | None:
         headers = {"transaction-id": transaction_id, "trace-id": read.trace_id or "", **more}
         event.key, event.headers = partition, [[name, text] for name, text in headers.items() if text]
     return event, fields.encode(event)[:-1] + b"," + fields.field(bytes(read.payload)) + b"}"
-
-
-def _batch(
-    source: Source, lines: Any, present: Sequence[Event], numbers: Sequence[int | None], texts: pa.Array
-) -> pa.RecordBatch:
-    count = len(present)
-    keys = [event.id for event in present]
-    if None in keys:
-        # A message without an id is like no other one: no id has that character.
-        keys = [
-            f"\0{source.number} {line}" if key is None else key for key, line in zip(keys, lines.tolist(), strict=True)
-        ]
-    columns = [
-        pa.array([event.queue for event in present], pa.string()),
-        pa.array(numbers, pa.int32()),
-        pa.array([event.time for event in present], pa.int64()),
-        pa.array([event.at for event in present], pa.int64()),
-        pa.array(np.full(count, source.number, np.int32)),
-        pa.array(lines),
-        pa.array(keys, pa.string()),
-        texts,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def set_aside(path: Path, bad: Sequence[BadLine]) -> None:

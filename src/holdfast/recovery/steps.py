@@ -136,7 +136,7 @@ def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:
 def steps_of(
     batches: Iterator[pa.RecordBatch], events_max: int = STEP_EVENTS, bytes_max: int = STEP_BYTES
 ) -> Iterator[Step]:
-    """Rows with the columns queue, number, copy, event; those of a stream stand together, in order."""
+    """Rows with the columns of `merging.SCHEMA`; those of a stream stand together, in order."""
     held = _Held(events_max, bytes_max)
     for batch in batches:
         for begin, end in _runs(batch):
@@ -181,7 +181,7 @@ class _Held:
 
     def add(self, run: pa.RecordBatch) -> Iterator[Step]:
         lines = run["event"]
-        offsets = np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
+        offsets = np.frombuffer(lines.buffers()[1], np.int64, len(lines) + 1, 8 * lines.offset)
         data = memoryview(lines.buffers()[2] or b"")
         copies = run["copy"].to_numpy(zero_copy_only=False)
         first = 0
