@@ -8,11 +8,11 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from holdfast.backends.spill import events
+from holdfast.backends.spill import batches, events
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.recovery import steps
 from holdfast.recovery.steps import Events, Overtaken, Stream
-from holdfast.wire import batch_builder
+from holdfast.wire import batch_builder, record_batch
 
 Row = tuple[str, int, int, bytes]
 
@@ -101,3 +101,21 @@ def test_overtaken_task_stores_nothing_twice() -> None:
             assert values == [value for copy, value in store._fresh[stream.queue, stream.number] if copy == 1]
         assert sum(row["events"] for row in told) == len(rows)
         assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
+
+
+def test_plain_messages_keep_their_order_and_times_in_batches_by_time() -> None:
+    partition = PartitionId(TopicName("t"), 0)
+    lines = b"".join(
+        events.lines_of(partition, batch_builder.build_values([b"%d" % n for n in range(size)], time_ms), 5)[0]
+        for size, time_ms in ((9, 5), (30, 6), (1, 7), (20, 6), (7, 9))
+    )
+    read = [event for event in events.events_of(lines)[0] if event is not None]
+    made = list(batches.run_of(read, 1_000, is_for_rows=True))
+    assert len(made) == 5 and len(list(batches.run_of(read, 1_000))) == 1
+    found = [
+        (record_batch.header(batch).base_timestamp_ms + record.timestamp_delta, record.value)
+        for batch in made
+        if isinstance(batch, bytearray)
+        for record in record_batch.decode_records(batch)
+    ]
+    assert found == [(event.time, event.value) for event in read]

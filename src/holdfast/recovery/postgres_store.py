@@ -65,7 +65,7 @@ class PostgresStore:
 
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
         fresh = self._not_stored(events)
-        made = list(batches.run_of(fresh, _BATCH_MESSAGES_MAX))
+        made = list(batches.run_of(fresh, _BATCH_MESSAGES_MAX, is_for_rows=True))
         stored = self._database.store(stream.recovery, before, after, made)
         if stored.is_overtaken:
             raise Overtaken
