@@ -402,9 +402,23 @@ def _warn_of_a_log(topics: Path) -> None:
         )
 
 
+def _warn_of_recovery(path: Path) -> None:
+    """A recovery in bulk that was not finished has files that no broker sees, and what comes now overtakes them."""
+    left = len(list((path / files.RECOVERING).glob("*.buf")))
+    if left:
+        log.warning(
+            "spill_recovering",
+            directory=str(path / files.RECOVERING),
+            files=left,
+            hint="they are acknowledged and not all stored, and newer ones overtake them: stop, and finish `holdfast "
+            "pipeline recover`",
+        )
+
+
 async def _warn_of_left_behind(config: Config) -> None:
     """A broker that goes without a spill does not touch what one with a spill has left: acknowledged messages."""
     path = config.spill_directory
+    _warn_of_recovery(path)
     try:
         messages = await asyncio.to_thread(files.count_waiting, path)
     except OSError as error:
@@ -421,6 +435,7 @@ async def _warn_of_left_behind(config: Config) -> None:
 
 
 def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], TimestampMs]) -> SpillBackend:
+    _warn_of_recovery(config.spill_directory)
     settings = SpillSettings(
         directory=config.spill_directory,
         flush_ms=config.spill_flush_ms,
