@@ -57,7 +57,7 @@ class BrokersLedger:
             self.broker.create_topic(topic, partitions=count, exist_ok=True)
 
     def stored_lines(self, files: Mapping[UUID, Path]) -> dict[UUID, int]:
-        return {file: noted_lines(path) for file, path in files.items()}
+        return {file: noted_lines(file, path) for file, path in files.items()}
 
     def has_begun(self, recovery: UUID) -> bool:
         return self._number(recovery) >= _BEGUN

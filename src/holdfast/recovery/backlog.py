@@ -35,14 +35,14 @@ import msgspec
 
 from holdfast.backends.spill import inspecting
 from holdfast.backends.spill.files import RECOVERING, SpillDirectory, failed_lines
-from holdfast.backends.spill.log_target import Progress
+from holdfast.backends.spill.log_target import Progress, progress_path
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX
 from holdfast.recovery import spill_files
 from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.recovery.spill_files import RECOVERED
 from holdfast.storage.durable import replace_file, sync_directory
 
-RECOVERED: Final = "recovered"
 _NOTE: Final = "recovery.json"
 # How far a cluster's spill has stored a file stands beside it, and moves along.
 _PROGRESS: Final = ".progress"
@@ -133,9 +133,11 @@ class Directories:
 
     def __enter__(self) -> Directories:
         try:
+            # Before anything is written, and into none of them.
             for path in self._paths:
-                if not path.is_dir():
-                    raise DataDirectoryError(f"there is no spill in {path}")
+                if not path.is_dir() or not spill_files.is_spill(path):
+                    raise DataDirectoryError(f"there is no spill in {path}: no file of a broker's is there")
+            for path in self._paths:
                 opened = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
                 self._locks.callback(opened.close)
                 self._opened.append(opened)
@@ -295,10 +297,10 @@ class Directories:
             ledger.forget(backlog.recovery)
 
 
-def noted_lines(path: Path) -> int:
+def noted_lines(file: UUID, path: Path) -> int:
     """How many lines of a file a cluster's spill has noted as stored."""
     try:
-        return msgspec.json.decode(path.with_suffix(_PROGRESS).read_bytes(), type=Progress).done
+        return msgspec.json.decode(progress_path(path.parent, file).read_bytes(), type=Progress).done
     except FileNotFoundError:
         return 0
 

@@ -11,12 +11,14 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.backends.spill.files import LOCK, RECOVERING
 from holdfast.model.limits import MIB
+from holdfast.model.push_ids import is_uuid
 from holdfast.recovery.errors import RecoveryChanged
 
 # The names of a spill, and those that Queen MQ has given, of which its documents show the first twelve digits only.
 _NAME: Final = re.compile(r"(?:failover|qos0)_([0-9a-f]{8}-[0-9a-f]{4}[0-9a-f-]*)\.buf(\.tmp)?\Z")
-_UUID_CHARACTERS: Final = 36
+RECOVERED: Final = "recovered"
 _COMPARED_BYTES: Final = 1 * MIB
 
 
@@ -24,6 +26,16 @@ def files_in(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(each for each in directory.iterdir() if _NAME.match(each.name) and each.is_file())
+
+
+def is_spill(directory: Path) -> bool:
+    """Whether a broker, or Queen MQ, has spilled there: what recovering leaves would surprise the owner of another."""
+    names = (LOCK, RECOVERING, RECOVERED)
+    return (
+        any((directory / name).exists() for name in names)
+        or bool(files_in(directory))
+        or bool(files_in(directory / "failed"))
+    )
 
 
 def take(paths: Iterable[Path], target: Path) -> None:
@@ -69,7 +81,7 @@ def _begins_with(whole: Path, part: Path) -> bool:
 def id_of(name: str) -> UUID | None:
     match = _NAME.match(name)
     assert match is not None, "it was listed"
-    return UUID(match[1]) if len(match[1]) == _UUID_CHARACTERS else None
+    return UUID(match[1]) if is_uuid(match[1]) else None
 
 
 def is_of_queen(path: Path) -> bool:

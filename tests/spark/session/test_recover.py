@@ -18,6 +18,7 @@ from holdfast import pipelines
 from holdfast.backends.spill import files
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.inspecting import exported_failed
+from holdfast.backends.spill.log_target import progress_path
 from holdfast.model.errors import DataDirectoryError, TopicExists
 from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
@@ -134,7 +135,7 @@ def test_spills_are_stored_through_brokers_just_as_well(
         known.add((*line.place, str(line.id)))
     for file in spills.files:
         if file.stored:
-            note = (file.directory / file.name).with_suffix(".progress")
+            note = progress_path(file.directory, file.id)
             note.write_text(f'{{"done":{file.stored},"trying":{file.stored + 1}}}')
     verdict = pipelines.recover(spark, spills.directories, servers=servers, partitions=PARTITIONS)
     values, counts = spills.expected(known)
