@@ -74,12 +74,13 @@ def test_lines_come_in_order_and_each_id_once(order_by: str, span: int, monkeypa
         found: list[Any] = []
         for batch in merging.merged(iter(sorted_blocks(made, large=case % 2 == 0)), dice.choice((1, 30, 999)), 500):
             found += [tuple(row.values()) for row in batch.to_pylist()]
+            assert batch.schema == merging.SCHEMA
         keys = (2, 3, 4, 5) if order_by == "time" else (3, 2, 4, 5)
         seen = set(known)
         expected = []
         for each in sorted(lines, key=lambda line: (line[0], line[1], *(line[key] for key in keys))):
             mark = each[0], each[1], each[6]
-            expected.append((*each[:2], 2 if each[6] is not None and mark in seen else 1, each[7]))
+            expected.append((*each[:2], 2 if each[6] is not None and mark in seen else 1, *each[4:6], each[7]))
             seen.add(mark)  # type: ignore[arg-type]
         assert found == expected, f"case {case}"
 

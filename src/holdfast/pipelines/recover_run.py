@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import HoldfastError
@@ -19,6 +20,7 @@ from holdfast.model.limits import MIB
 from holdfast.pipelines import recover_rules as rules
 from holdfast.pipelines import tuning
 from holdfast.recovery import blocks, lines, steps
+from holdfast.recovery.aside import keep
 from holdfast.recovery.backlog import Backlog, Directories, Ledger
 from holdfast.recovery.lines import Places, Source
 from holdfast.recovery.merging import merged
@@ -111,7 +113,7 @@ def _stored(
     read = target.with_stored(ledger, backlog, read_lines(spark, backlog, sources))
     rows = rules.ordered(read, pieces)
     done = spark.sparkContext.accumulator(0)
-    store = _with_codes(_Storing(target, backlog, done.add))
+    store = _with_codes(_Storing(target, backlog, [source.path for source in sources], done.add))
     with _Rate(lambda: done.value, tell), tuning.configured(spark, _CONF):
         return steps.summed(rows.mapInArrow(store, steps.RESULT_DDL).collect())
 
@@ -156,12 +158,13 @@ class _Reading:
 class _Storing:
     target: Target
     backlog: Backlog
+    paths: list[str]
     tell: Callable[[int], None]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = self.target.store(self.backlog)
         try:
-            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell)
+            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell, partial(keep, self.paths))
         finally:
             store.close()
 

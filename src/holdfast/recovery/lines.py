@@ -10,16 +10,14 @@ Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
 They have no time either: it is that of their file's name, and within a file they stay in the order of its lines. None
 of Holdfast's own lines can be taken for one, however damaged: it has more fields than the damage of one could hide.
 
-**Set aside** is `failed/<file>` in the spill's format: {"line", "reason", "event" or "event_base64"}. It is written as
-a whole, beside its name, and renamed: a task that runs twice writes the same again.
+What cannot be read is set aside (`aside`). What the file's own broker had set aside is there already, and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-from uuid import uuid4
 
 import msgspec
 import numpy as np
@@ -33,9 +31,9 @@ from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.model.push_ids import push_id
 from holdfast.model.topics import Topic, TopicConfig
+from holdfast.recovery.aside import Aside
 from holdfast.recovery.backlog import Backlog, BacklogFile
 from holdfast.recovery.blocks import Blocks
-from holdfast.storage.durable import sync_directory, write_file
 
 # Worked on at once: what is made of it stays in the processor's cache, and a batch of Arrow has few thousand rows.
 _TURN_BYTES: Final = 2 * MIB
@@ -107,7 +105,8 @@ def blocks_of(sources: Sequence[Source], places: Places, order_by: str) -> Itera
 
 def _blocks_of_file(source: Source, places: Places, blocks: Blocks) -> Iterator[pa.RecordBatch]:
     path = Path(source.path)
-    bad: list[BadLine] = []
+    bad = Aside(path)
+    known = {number - 1 for number in source.file.set_aside}
     position = files.position_of_line(path, source.file.first_line)
     line = _count_lines(path, position)
     while data := files.read_piece(path, position):
@@ -115,17 +114,17 @@ def _blocks_of_file(source: Source, places: Places, blocks: Blocks) -> Iterator[
         for some in events.some_lines(data, _TURN_BYTES):
             read, faults = events.events_of(some)
             present = [event for event in read if event is not None]
-            if faults or not _are_plain(present) or not places.are_as_noted(present):
-                yield from _checked(source, line, some, read, faults, places, bad, blocks)
+            is_known = not known.isdisjoint(range(line, line + len(read)))
+            if faults or is_known or not _are_plain(present) or not places.are_as_noted(present):
+                yield from _checked(source, line, some, read, faults, places, known, bad, blocks)
             else:
                 lines = np.arange(line, line + len(read), dtype=np.int32)
                 yield from blocks.add(source.number, lines, present, [each.number for each in present], _cut(some))
             line += len(read)
     rest = files.rest(path, position)
     if rest:
-        bad.append(BadLine(line, rest, "the file ends within it"))
-    if bad:
-        set_aside(path.parents[1] / "failed" / source.file.name, bad)
+        bad.add(BadLine(line, rest, "the file ends within it"))
+    bad.finish()
 
 
 def skipped_lines(source: Source) -> int:
@@ -172,13 +171,16 @@ def _checked(
     read: Sequence[Event | None],
     faults: Sequence[BadLine],
     places: Places,
-    bad: list[BadLine],
+    known: Container[int],
+    bad: Aside,
     blocks: Blocks,
 ) -> Iterator[pa.RecordBatch]:
     """The same line by line."""
     reasons = {fault.place: fault.reason for fault in faults}
     good: list[tuple[int, Event, int, bytes]] = []
     for place, (event, line) in enumerate(zip(read, data.split(b"\n"), strict=False)):
+        if first_line + place in known:
+            continue
         reason = reasons.get(place)
         if event is None:
             made = _of_queen(line, source.file.time_ms) if sums.fault(line) is not None else None
@@ -191,7 +193,7 @@ def _checked(
             except (CallerError, ValueError, LookupError) as error:
                 reason = f"no message can be made of it: {error}"
         assert reason is not None, "what could not be read has a reason"
-        bad.append(BadLine(first_line + place, line, reason))
+        bad.add(BadLine(first_line + place, line, reason))
     if good:
         lines, present, numbers, texts = zip(*good, strict=True)
         yield from blocks.add(source.number, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
@@ -233,14 +235,3 @@ def _of_queen(line: bytes, time_ms: int) -> tuple[Event, bytes] | None:
         headers = {"transaction-id": transaction_id, "trace-id": read.trace_id or "", **more}
         event.key, event.headers = partition, [[name, text] for name, text in headers.items() if text]
     return event, fields.encode(event)[:-1] + b"," + fields.field(bytes(read.payload)) + b"}"
-
-
-def set_aside(path: Path, bad: Sequence[BadLine]) -> None:
-    """Keep lines that cannot be stored, durably, beside those of the file that are there already."""
-    noted = files.failed_lines(path) if path.exists() else []
-    known = {each.line for each in noted}
-    noted += [files.noted_of(each) for each in bad if each.place + 1 not in known]
-    temporary = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    write_file(temporary, b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
-    temporary.replace(path)
-    sync_directory(path.parent)

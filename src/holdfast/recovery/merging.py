@@ -21,7 +21,14 @@ from holdfast.recovery.blocks import KNOWN, ROW
 from holdfast.recovery.seen_ids import SeenIds
 
 SCHEMA: Final = pa.schema(
-    [("queue", pa.string()), ("number", pa.int32()), ("copy", pa.int32()), ("event", pa.large_binary())]
+    [
+        ("queue", pa.string()),
+        ("number", pa.int32()),
+        ("copy", pa.int32()),
+        ("source", pa.int32()),
+        ("line", pa.int32()),
+        ("event", pa.large_binary()),
+    ]
 )
 # Sorted at once, at the least.
 _HELD_ROWS_MIN: Final = 20_000
@@ -100,22 +107,25 @@ class _Stream:
             is_first = self._seen.are_first(rows["high"][with_id], rows["low"][with_id])
             copies[with_id[~is_first]] = 2
         is_line = rows["source"] != KNOWN
-        sizes, begins, copies = rows["size"][is_line], begins[is_line], copies[is_line]
+        rows, begins, copies = rows[is_line], begins[is_line], copies[is_line]
+        sizes = rows["size"]
         ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
         at = 0
         while at < len(sizes):
             until = max(at + 1, int(np.searchsorted(ends, ends[at] + _GIVEN_BYTES, "right")) - 1)
-            yield self._batch(copies[at:until], begins[at:until], sizes[at:until])
+            yield self._batch(rows[at:until], copies[at:until], begins[at:until])
             at = until
 
-    def _batch(self, copies: Any, begins: Any, sizes: Any) -> pa.RecordBatch:
-        count = len(copies)
+    def _batch(self, rows: Any, copies: Any, begins: Any) -> pa.RecordBatch:
+        count, sizes = len(rows), rows["size"]
         ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
         data = pa.py_buffer(self._lines.joined(begins, sizes))
         columns = [
             pa.repeat(pa.scalar(self.place[0], pa.string()), count),
             pa.repeat(pa.scalar(self.place[1], pa.int32()), count),
             pa.array(copies, pa.int32()),
+            pa.array(np.ascontiguousarray(rows["source"]), pa.int32()),
+            pa.array(np.ascontiguousarray(rows["line"]), pa.int32()),
             pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(ends.tobytes()), data]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
