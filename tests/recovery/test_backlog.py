@@ -18,9 +18,10 @@ from holdfast.backends.spill.log_target import LogTarget
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.messages import NewMessage
 from holdfast.recovery import backlog as module
 from holdfast.recovery.backlog import Backlog, Directories
-from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete, RecoveryUnsure
 from holdfast.wire import batch_builder
 
 NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for number in range(4)]
@@ -281,3 +282,24 @@ async def test_lines_that_a_cluster_has_stored_of_any_kind_of_file_are_left_out(
         file = uuid4()
         await target.store(file, 3, [])
         assert module.noted_lines(file, tmp_path / f"{kind}_{file}.buf") == 3
+
+
+def test_lines_that_only_a_database_can_tell_from_stored_ones_are_refused_before_anything_moves(tmp_path: Path) -> None:
+    partition, mark = PartitionId(TopicName("t"), 0), f"{uuid4()}:7"
+    plain = batch_builder.build_values([b'{"tried":"%s"}' % mark.encode()], 5)
+    with_id = batch_builder.build_batch([NewMessage(value=b"1", id="known")], 5)
+    fine = [
+        events.lines_of(partition, plain, 5)[0],
+        events.lines_of(partition, plain, 5, tried="t/0@9")[0],
+        events.lines_of(partition, with_id, 5, tried=mark)[0],
+    ]
+    file = tmp_path / NAMES[0]
+    for lines, is_refused in ((fine, False), ([*fine, events.lines_of(partition, plain, 5, tried=mark)[0]], True)):
+        file.write_bytes(b"".join(lines))
+        with Directories([str(tmp_path)]) as opened:
+            if is_refused:
+                with pytest.raises(RecoveryUnsure, match="--allow-duplicates"):
+                    opened.check_fates()
+            else:
+                opened.check_fates()
+    assert file.exists()

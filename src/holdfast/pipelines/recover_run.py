@@ -71,6 +71,7 @@ def recover_directories(
     directories: Sequence[str],
     *,
     failed: bool,
+    allow_duplicates: bool,
     order_by: str,
     partitions: int,
     tell: Callable[[str], None],
@@ -81,6 +82,9 @@ def recover_directories(
     ledger = target.ledger()
     try:
         with Directories(directories) as opened:
+            if not (target.knows_fates or allow_duplicates):
+                tell("looking for messages that may be stored")
+                opened.check_fates()
             if failed:
                 opened.requeue_failed()
             while (backlog := opened.next_backlog(ledger, order_by, partitions)) is not None:

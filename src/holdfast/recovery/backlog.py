@@ -40,7 +40,7 @@ from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX
 from holdfast.recovery import spill_files
 from holdfast.recovery.aside import LOCK, line_numbers
-from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete, RecoveryUnsure
 from holdfast.recovery.spill_files import RECOVERED
 from holdfast.storage.durable import replace_file, sync_directory
 
@@ -158,6 +158,17 @@ class Directories:
         Not where a recovery was begun: it may find some of these lines again, and set them aside again.
         """
         return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
+
+    def check_fates(self) -> None:
+        """Raises `RecoveryUnsure` where a broker's database may have messages without ids, and it alone can tell."""
+        for path in self._paths:
+            for each in (*spill_files.files_in(path), *spill_files.files_in(path / RECOVERING)):
+                if spill_files.has_unknown_fates(each):
+                    raise RecoveryUnsure(
+                        f"{each} has messages without ids that its broker's database may have stored already, and "
+                        "only that database can tell: recover into it with --store, or store what may be there twice "
+                        "with --allow-duplicates"
+                    )
 
     # --- one recovery after the other ------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.backends.spill import events, files
 from holdfast.backends.spill.files import LOCK, RECOVERING
 from holdfast.model.limits import MIB
 from holdfast.model.push_ids import is_uuid
@@ -18,6 +19,8 @@ from holdfast.recovery.errors import RecoveryChanged
 
 # The names of a spill, and those that Queen MQ has given, of which its documents show the first twelve digits only.
 _NAME: Final = re.compile(r"(?:failover|qos0)_([0-9a-f]{8}-[0-9a-f]{4}[0-9a-f-]*)\.buf(\.tmp)?\Z")
+# As transactions of a PostgreSQL are named (`backends.postgres.transaction.Mark`).
+_TRIED: Final = re.compile(rb'"tried":"[0-9a-f-]{36}:[0-9]+"')
 RECOVERED: Final = "recovered"
 _COMPARED_BYTES: Final = 1 * MIB
 
@@ -93,6 +96,20 @@ def is_of_queen(path: Path) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
     return "queue" in fields and "payload" in fields and "reason" not in fields
+
+
+def has_unknown_fates(path: Path) -> bool:
+    """Whether a push of some line, which has no id, was sent to a PostgreSQL that did not answer."""
+    position = 0
+    while data := files.read_piece(path, position):
+        position += len(data)
+        for found in _TRIED.finditer(data):
+            begin, end = data.rfind(b"\n", 0, found.start()) + 1, data.index(b"\n", found.start()) + 1
+            # A payload may have these words, too.
+            event = events.events_of(data[begin:end])[0][0]
+            if event is not None and event.id is None and _TRIED.match(b'"tried":"%s"' % (event.tried or "").encode()):
+                return True
+    return False
 
 
 def time_ms(path: Path) -> int:
