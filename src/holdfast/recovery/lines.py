@@ -147,12 +147,11 @@ def _count_lines(path: Path, end: int) -> int:
 
 def _are_plain(present: Sequence[Event]) -> bool:
     """Whether nothing has to be looked at one by one: nothing that is decoded later could fail."""
-    return all(
-        event.headers is None
-        and -_TIME_MAX < event.time < _TIME_MAX
-        and -_TIME_MAX < event.at < _TIME_MAX
-        and (event.id is None or "\0" not in event.id)
-        for event in present
+    times_ms = [event.time for event in present] + [event.at for event in present]
+    return (
+        [event.headers for event in present].count(None) == len(present)
+        and -_TIME_MAX < min(times_ms, default=0) <= max(times_ms, default=0) < _TIME_MAX
+        and "\0" not in "".join([event.id or "" for event in present])
     )
 
 

@@ -8,7 +8,7 @@ instead of messages may do so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -132,11 +132,12 @@ def _store_step(
     count = len(step.copies)
     at = min(max(done - step.begin, 0), count)
     is_done_before = np.arange(count) < at
-    rows = list(enumerate(zip(_decode_lines(step.lines), step.copies.tolist(), strict=True))) if at < count else []
+    read = _decode_lines(step.lines) if at < count else []
+    is_fresh = (step.copies == 1).tolist()
     refused: set[int] = set()
     until = count
     while at < count:
-        fresh = [event for place, (event, copy) in rows[at:until] if copy == 1 and place not in refused]
+        fresh = list(compress(read[at:until], is_fresh[at:until]))
         try:
             new = store.store(stream, step.begin + at, step.begin + until, fresh)
         except Overtaken:
@@ -151,6 +152,7 @@ def _store_step(
                 assert at not in refused, "without it there is nothing to refuse"
                 set_aside(int(step.sources[at]), _line_of(step, at, f"the store does not take it: {error.message}"))
                 refused.add(at)
+                is_fresh[at] = False
             continue
         counts["stored"] += new
         counts["duplicates"] += until - at - new - len(refused & set(range(at, until)))

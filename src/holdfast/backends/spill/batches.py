@@ -86,7 +86,7 @@ def _is_plain(event: Event) -> bool:
 
 def pushed_of(events: Sequence[Event]) -> Pushed | None:
     """Events as columns; none unless each of them was pushed, as a store of rows takes it."""
-    if not all(event.push for event in events):
+    if False in [event.push for event in events]:
         return None
     transaction_ids = [event.transaction_id or "" for event in events]
     trace_ids = [event.trace_id or None for event in events]
@@ -102,7 +102,7 @@ def pushed_of(events: Sequence[Event]) -> Pushed | None:
 
 def _values(events: Sequence[Event]) -> list[bytes]:
     others = [event.payload_text or event.payload_base64 for event in events]
-    if any(other is not None for other in others):
+    if others.count(None) < len(others):
         return [event.value for event in events]
     return list(map(bytes, [event.payload for event in events]))
 
