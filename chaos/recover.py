@@ -1,9 +1,10 @@
 """Recoveries that are killed, over and over: `python -m chaos.recover --kills 50`, or `make chaos-recover KILLS=50`.
 
-Brokers' spill directories are recovered into a PostgreSQL by `holdfast pipeline recover`, whose driver is killed
-(SIGKILL) at moments from a seed: anywhere between its start and its end, or when so many messages are stored. Tasks
-that it left behind go on for as long as they can. Then it is run to its end. What the database has in each partition is
-compared with what is to be there: every message, most of them without an id, once and in order.
+Brokers' spill directories are recovered, into a PostgreSQL and through a broker in turn, by `holdfast pipeline
+recover`, whose driver is killed (SIGKILL) at moments from a seed: anywhere between its start and its end, or when so
+many messages are stored. A kill counts if the driver was alive and had something left to store. Tasks that it left
+behind go on for as long as they can. Then it is run to its end. What is in each partition is compared with what is to
+be there: every message, most of them without an id, once and in order.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import asyncpg
-
+from chaos.recover_places import Values, stored_in
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.backends.spill import events
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
+from holdfast.testing import LocalCluster
 from holdfast.wire import batch_builder
 
 BROKERS: Final = 3
@@ -40,17 +42,15 @@ FILE_EVENTS: Final = 4_000
 # Of the messages that have an id, so many are kept by another broker, too.
 COPIED_SHARE: Final = 0.2
 RUN_S_MAX: Final = 120.0
+KILLS_EACH: Final = 5
 _LOOK_S: Final = 0.02
 # Of what a recovery said that failed.
 _SAID_LINES: Final = 20
 _SMALL: Final = {"spark.driver.memory": "768m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-_TABLE: Final = """
-SELECT t.name, m.partition, array_agg(m.value ORDER BY m."offset")
-FROM holdfast.messages m JOIN holdfast.topics t USING (topic_id) GROUP BY 1, 2
-"""
-_COUNT: Final = "SELECT coalesce(sum(next_offset), 0) FROM holdfast.partitions"
-
-Values = dict[tuple[str, int], list[bytes]]
+# The last that a recovery comes to: while it waits there, everything else is stored.
+_LAST: Final = (max(QUEUES), PARTITIONS - 1)
+# So much of everything is stored while the last partition waits.
+_REACHED_SHARE_MAX: Final = 0.75
 
 
 def write_spills(root: Path, dice: random.Random, count: int) -> Values:
@@ -80,30 +80,36 @@ def write_spills(root: Path, dice: random.Random, count: int) -> Values:
 class Recovery:
     """The command over some directories, to be run until it ends or is killed."""
 
-    def __init__(self, url: str, root: Path, master: str = "local[2]", conf: Mapping[str, str] = _SMALL) -> None:
-        self._url = url
+    def __init__(self, target: str, root: Path, master: str = "local[2]", conf: Mapping[str, str] = _SMALL) -> None:
+        self._place = stored_in(target)
         self._log = root / "recover.log"
         directories = sorted(map(str, root.glob("broker-*")))
-        self._command = [sys.executable, "-m", "holdfast.cli", "pipeline", "recover", *directories, "--store", url]
-        self._command += ["--partitions", str(PARTITIONS), "--master", master, "--json"]
+        self._command = [sys.executable, "-m", "holdfast.cli", "pipeline", "recover", *directories]
+        self._command += [*self._place.options, "--partitions", str(PARTITIONS), "--master", master, "--json"]
         self._command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
 
-    async def killed(self, after_s: float, at_count: float) -> int | None:
-        """Start it, and kill it after so long or as soon as so many messages are stored; how many are then.
+    async def killed_after(self, seconds: float, total: int) -> int | None:
+        """Start it, and kill it after so long; how many messages are stored then. None: nothing was left to do."""
+        return await self._killed(seconds, float("inf"), total)
 
-        None: it ended before.
-        """
+    async def killed_at(self, count: float, total: int) -> int | None:
+        """The same as soon as so many messages are stored. It cannot end before, where that can be helped."""
+        async with self._place.held(_LAST, PARTITIONS):
+            return await self._killed(RUN_S_MAX, min(count, _REACHED_SHARE_MAX * total), total)
+
+    async def _killed(self, after_s: float, at_count: float, total: int) -> int | None:
         with self._started() as process:
             await self._watch(process, after_s, at_count)
             if process.poll() is not None:
                 return None
             process.send_signal(signal.SIGKILL)
-        return await self._count()
+        stored = await self._place.count()
+        return stored if stored < total else None
 
     async def _watch(self, process: subprocess.Popen[bytes], after_s: float, at_count: float) -> None:
         """Wait so long, or until so many messages are stored, or for its end."""
         until_s = time.monotonic() + after_s
-        while process.poll() is None and time.monotonic() < until_s and await self._count() < at_count:
+        while process.poll() is None and time.monotonic() < until_s and await self._place.count() < at_count:
             await asyncio.sleep(_LOOK_S)
 
     async def ended(self, at_count: float = 0, then: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -129,22 +135,8 @@ class Recovery:
             finally:
                 process.kill()
 
-    async def _count(self) -> int:
-        try:
-            return int((await self._asked(_COUNT))[0][0])
-        except asyncpg.UndefinedTableError:
-            return 0
-
     async def stored(self) -> Values:
-        return {(row[0], row[1]): list(row[2]) for row in await self._asked(_TABLE)}
-
-    async def _asked(self, statement: str) -> list[Any]:
-        connection = await asyncpg.connect(self._url)
-        try:
-            found: list[Any] = await connection.fetch(statement)
-            return found
-        finally:
-            await connection.close()
+        return await self._place.values()
 
 
 class Outcome(NamedTuple):
@@ -154,15 +146,15 @@ class Outcome(NamedTuple):
     wrong: str | None
 
 
-async def round_of_kills(url: str, root: Path, dice: random.Random, count: int, kills: int) -> Outcome:
+async def round_of_kills(target: str, root: Path, dice: random.Random, count: int, kills: int) -> Outcome:
     expected = await asyncio.to_thread(write_spills, root, dice, count)
-    recovery = Recovery(url, root)
+    recovery = Recovery(target, root)
     stored: list[int] = []
     for number in range(kills):
         if number % 3 == 2:
-            at_kill = await recovery.killed(dice.uniform(0.0, 20.0), float("inf"))
+            at_kill = await recovery.killed_after(dice.uniform(0.0, 20.0), count)
         else:
-            at_kill = await recovery.killed(RUN_S_MAX, max(1, (number + dice.random() - 0.5) / kills * count))
+            at_kill = await recovery.killed_at(max(1, (number + dice.random() - 0.5) / kills * count), count)
         if at_kill is None:
             break
         stored.append(at_kill)
@@ -181,21 +173,44 @@ def _waiting(root: Path) -> list[str]:
 
 async def _run(kills: int, seed: int, events_each: int) -> int:
     dice = random.Random(seed)
+    done = 0
     with tempfile.TemporaryDirectory(prefix="holdfast-chaos-recover-") as temporary:
-        for number in range((kills + 4) // 5):
-            server = EmbeddedServer(Path(temporary) / f"postgres-{number}", comes_back=False)
-            url = await server.start()
-            try:
-                few = min(5, kills - 5 * number)
-                outcome = await round_of_kills(url, Path(temporary) / f"spills-{number}", dice, events_each, few)
-            finally:
-                await server.stop()
-            killed_at = ", ".join(f"{count:,}" for count in outcome.stored_at_kills)
-            print(f"killed at {killed_at} of {events_each:,}: {outcome.wrong or 'all once, in order'}", flush=True)
+        for number in count():
+            if done >= kills:
+                break
+            few = min(KILLS_EACH, kills - done)
+            async with (_database if number % 2 == 0 else _broker)(Path(temporary) / f"store-{number}") as target:
+                outcome = await round_of_kills(target, Path(temporary) / f"spills-{number}", dice, events_each, few)
+            done += len(outcome.stored_at_kills)
+            killed_at = ", ".join(f"{stored:,}" for stored in outcome.stored_at_kills)
+            where = "into a PostgreSQL" if number % 2 == 0 else "through a broker"
+            said = outcome.wrong or "all once, in order"
+            print(f"{where}, killed at {killed_at} of {events_each:,}: {said}", flush=True)
             if outcome.wrong:
                 print(f"again with --seed {seed}")
                 return 1
+    print(f"{done} kills of recoveries that had something left to store, seed {seed}")
     return 0
+
+
+@asynccontextmanager
+async def _database(directory: Path) -> AsyncIterator[str]:
+    server = EmbeddedServer(directory, comes_back=False)
+    url = await server.start()
+    try:
+        yield url
+    finally:
+        await server.stop()
+
+
+@asynccontextmanager
+async def _broker(directory: Path) -> AsyncIterator[str]:
+    cluster = LocalCluster(nodes=1, data=directory)
+    await asyncio.to_thread(cluster.__enter__)
+    try:
+        yield cluster.url.removeprefix("holdfast://")
+    finally:
+        await asyncio.to_thread(cluster.__exit__)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import pytest
@@ -14,11 +14,14 @@ import pytest
 from holdfast.backends.spill import events, files, inspecting
 from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
+from holdfast.backends.spill.log_target import LogTarget
+from holdfast.broker.backend import Backend
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.messages import NewMessage
 from holdfast.recovery import backlog as module
 from holdfast.recovery.backlog import Backlog, Directories
-from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete, RecoveryUnsure
 from holdfast.wire import batch_builder
 
 NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for number in range(4)]
@@ -58,6 +61,7 @@ class MemoryLedger:
         self.numbers: dict[UUID, int] = {}
         self.done: set[tuple[UUID, str]] = set()
         self.stored: Counter[str] = Counter()
+        self.lines: dict[UUID, int] = {}
 
     def topics(self) -> dict[str, int]:
         return {}
@@ -65,7 +69,7 @@ class MemoryLedger:
     def make_topics(self, partitions: Mapping[str, int]) -> None: ...
 
     def stored_lines(self, files: Mapping[UUID, Path]) -> dict[UUID, int]:
-        return {}
+        return self.lines
 
     def has_begun(self, recovery: UUID) -> bool:
         return recovery in self.numbers
@@ -235,6 +239,67 @@ def test_copies_of_a_file_count_once(tmp_path: Path) -> None:
         recover(others, MemoryLedger())
 
 
-def test_directory_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataDirectoryError, match="there is no spill"), Directories([str(tmp_path / "missing")]):
-        pass
+def test_directory_that_is_no_spill_is_told_and_left_as_it_is(tmp_path: Path) -> None:
+    spill, home = spilled(tmp_path)[0], tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("dear")
+    before = sorted(tmp_path.rglob("*"))
+    for wrong in (tmp_path / "missing", home):
+        with pytest.raises(DataDirectoryError, match="there is no spill"), Directories([spill, str(wrong)]):
+            pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_file_with_a_name_as_long_as_a_uuid_is_recovered(tmp_path: Path) -> None:
+    name = "failover_019a8b08-c880-7000-8000-0000000000-0.buf"
+    (tmp_path / name).write_bytes(b"a line\n")
+    ledger = MemoryLedger()
+    assert recover([str(tmp_path)], ledger) == 1
+    assert ledger.stored == Counter([name])
+
+
+def test_failed_lines_of_a_file_that_is_being_recovered_wait_for_its_end(tmp_path: Path) -> None:
+    """The recovery may find them again: queued as well, they would be stored twice."""
+    line, _ = events.lines_of(PartitionId(TopicName("t"), 0), batch_builder.build_values([b"again"], 5), 5)
+    opened = SpillDirectory.open(tmp_path)
+    try:
+        file = opened.new_file(files.FAILOVER)
+        opened.note_failed(file, [BadLine(0, line[:-1], "the topic was refused")])
+        (tmp_path / "recovering").mkdir()
+        there = tmp_path / "recovering" / files.completed(file).path.name
+        there.write_bytes(line)
+        assert inspecting.requeue(opened) == 0
+        there.unlink()
+        assert inspecting.requeue(opened) == 1
+    finally:
+        opened.close()
+
+
+async def test_lines_that_a_cluster_has_stored_of_any_kind_of_file_are_left_out(tmp_path: Path) -> None:
+    """Its spill notes them itself, under the one name that it has for all kinds."""
+    target = LogTarget(cast(Backend, None), tmp_path)
+    for kind in (files.FAILOVER, files.QOS0):
+        file = uuid4()
+        await target.store(file, 3, [])
+        assert module.noted_lines(file, tmp_path / f"{kind}_{file}.buf") == 3
+
+
+def test_lines_that_only_a_database_can_tell_from_stored_ones_are_refused_before_anything_moves(tmp_path: Path) -> None:
+    partition, mark = PartitionId(TopicName("t"), 0), f"{uuid4()}:7"
+    plain = batch_builder.build_values([b'{"tried":"%s"}' % mark.encode()], 5)
+    with_id = batch_builder.build_batch([NewMessage(value=b"1", id="known")], 5)
+    fine = [
+        events.lines_of(partition, plain, 5)[0],
+        events.lines_of(partition, plain, 5, tried="t/0@9")[0],
+        events.lines_of(partition, with_id, 5, tried=mark)[0],
+    ]
+    file = tmp_path / NAMES[0]
+    for lines, is_refused in ((fine, False), ([*fine, events.lines_of(partition, plain, 5, tried=mark)[0]], True)):
+        file.write_bytes(b"".join(lines))
+        with Directories([str(tmp_path)]) as opened:
+            if is_refused:
+                with pytest.raises(RecoveryUnsure, match="--allow-duplicates"):
+                    opened.check_fates()
+            else:
+                opened.check_fates()
+    assert file.exists()

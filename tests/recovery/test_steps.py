@@ -8,13 +8,15 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from holdfast.backends.spill import events
+from holdfast.backends.spill import batches, events
+from holdfast.backends.spill.events import BadLine
+from holdfast.model.errors import BadMessage
 from holdfast.model.ids import PartitionId, TopicName
-from holdfast.recovery import steps
+from holdfast.recovery import merging, steps
 from holdfast.recovery.steps import Events, Overtaken, Stream
-from holdfast.wire import batch_builder
+from holdfast.wire import batch_builder, record_batch
 
-Row = tuple[str, int, int, bytes]
+Row = tuple[str, int, int, int, int, bytes]
 
 
 def line_of(value: bytes) -> bytes:
@@ -28,14 +30,14 @@ def batches_of(rows: list[Row], dice: random.Random) -> Iterator[pa.RecordBatch]
         some = rows[first : first + dice.randint(1, 9)]
         first += len(some)
         columns = list(zip(*some, strict=True))
-        types = (pa.string(), pa.int32(), pa.int32(), pa.binary())
+        types = (pa.string(), *[pa.int32()] * 4, pa.large_binary())
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["queue", "number", "copy", "event"])
+        yield pa.RecordBatch.from_arrays(arrays, names=merging.SCHEMA.names)
 
 
 def some_rows(dice: random.Random) -> list[Row]:
     return [
-        (queue, number, dice.choice((1, 1, 1, 2)), line_of(b"x" * dice.randint(0, 300) + b" %d" % serial))
+        (queue, number, dice.choice((1, 1, 1, 2)), 7, serial, line_of(b"x" * dice.randint(0, 300) + b" %d" % serial))
         for queue in ("a", "b")
         for number in (0, 1)
         for serial in range(dice.randint(0, 40))
@@ -49,7 +51,7 @@ def test_steps_are_the_same_however_rows_come() -> None:
         found = [list(steps.steps_of(batches_of(rows, dice), 10, 2_000)) for _ in range(3)]
         told = [[(step.queue, step.number, step.begin, step.end, step.lines) for step in each] for each in found]
         assert told[0] == told[1] == told[2]
-        assert b"".join(step.lines for step in found[0]) == b"".join(row[3] for row in rows)
+        assert b"".join(step.lines for step in found[0]) == b"".join(row[5] for row in rows)
         for step in found[0]:
             assert len(step.copies) <= 10
             assert len(step.lines[: step.lines.rstrip(b"\n").rfind(b"\n") + 1]) < 2_000, "one line may lead over it"
@@ -63,7 +65,7 @@ class MemoryStore:
         self.numbers: dict[Stream, int] = {}
         self._dice = dice
         self._fresh: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
-        for queue, number, copy, line in rows:
+        for queue, number, copy, _, _, line in rows:
             [event], _ = events.events_of(line)
             assert event is not None
             self._fresh.setdefault((queue, number), []).append((copy, event.value))
@@ -88,6 +90,43 @@ class MemoryStore:
     def close(self) -> None: ...
 
 
+def _nothing(source: int, bad: BadLine) -> None:
+    raise AssertionError(f"{bad} of {source}")
+
+
+class Choosy(MemoryStore):
+    """Does not take some messages, and says so of the whole step."""
+
+    def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+        if any(b"7" in event.value for event in events):
+            raise BadMessage("a seven")
+        return super().store(stream, before, after, events)
+
+
+def test_message_that_the_store_refuses_is_set_aside_and_the_others_are_stored() -> None:
+    dice = random.Random(5)
+    for _ in range(20):
+        rows = some_rows(dice)
+        store, aside = Choosy(dice, rows), list[tuple[int, BadLine]]()
+        told = pa.Table.from_batches(
+            steps.stored(
+                batches_of(rows, dice), store, uuid4(), lambda _: None, lambda *bad, aside=aside: aside.append(bad)
+            ),
+            schema=steps.RESULT,
+        ).to_pylist()
+        by_line = {row[5]: row for row in rows}
+        for source, bad in aside:
+            assert (source, bad.place) == by_line[bad.line + b"\n"][3:5] and "a seven" in bad.reason
+        found = [value for values in store.values.values() for value in values]
+        expected = [value for values in store._fresh.values() for copy, value in values if copy == 1]
+        assert sorted(value for value in expected if b"7" not in value) == sorted(
+            value for value in found if b"7" not in value
+        )
+        kept = sum(row["events"] for row in told)
+        assert kept + len(aside) == len(rows)
+        assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
+
+
 def test_overtaken_task_stores_nothing_twice() -> None:
     dice = random.Random(4)
     recovery: UUID = uuid4()
@@ -95,9 +134,27 @@ def test_overtaken_task_stores_nothing_twice() -> None:
         rows = some_rows(dice)
         store = MemoryStore(dice, rows)
         told = pa.Table.from_batches(
-            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None), schema=steps.RESULT
+            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None, _nothing), schema=steps.RESULT
         ).to_pylist()
         for stream, values in store.values.items():
             assert values == [value for copy, value in store._fresh[stream.queue, stream.number] if copy == 1]
         assert sum(row["events"] for row in told) == len(rows)
         assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
+
+
+def test_plain_messages_keep_their_order_and_times_in_batches_by_time() -> None:
+    partition = PartitionId(TopicName("t"), 0)
+    lines = b"".join(
+        events.lines_of(partition, batch_builder.build_values([b"%d" % n for n in range(size)], time_ms), 5)[0]
+        for size, time_ms in ((9, 5), (30, 6), (1, 7), (20, 6), (7, 9))
+    )
+    read = [event for event in events.events_of(lines)[0] if event is not None]
+    made = list(batches.run_of(read, 1_000, is_for_rows=True))
+    assert len(made) == 5 and len(list(batches.run_of(read, 1_000))) == 1
+    found = [
+        (record_batch.header(batch).base_timestamp_ms + record.timestamp_delta, record.value)
+        for batch in made
+        if isinstance(batch, bytearray)
+        for record in record_batch.decode_records(batch)
+    ]
+    assert found == [(event.time, event.value) for event in read]

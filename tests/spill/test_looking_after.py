@@ -67,6 +67,19 @@ def test_doctor_tells_of_a_spill_that_cannot_be_written(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["doctor", str(tmp_path)]).exit_code == 2, "nothing is here"
 
 
+@pytest.mark.parametrize("spill", [False, True])
+async def test_broker_tells_of_a_recovery_that_was_not_finished(tmp_path: Path, *, spill: bool) -> None:
+    """What it takes from now on overtakes messages that were acknowledged before."""
+    left_by_a_broker(tmp_path / "spill" / "recovering", b"1", b"2")
+    config = Config(data=str(tmp_path), spill=spill)
+    with structlog.testing.capture_logs() as logs:
+        store = ClusterStore(config, now_ms=now_ms, files_max=1000, on_fatal=lambda _: None, on_replaced=lambda: False)
+        await store.start()
+        await store.stop()
+    [told] = [line for line in logs if line["event"] == "spill_recovering"]
+    assert told["files"] == 1 and told["log_level"] == "warning" and "pipeline recover" in told["hint"]
+
+
 async def test_broker_that_goes_without_a_spill_tells_of_what_one_has_left(tmp_path: Path) -> None:
     left_by_a_broker(tmp_path / "spill", b"1", b"2")
     config = Config(data=str(tmp_path), spill=False)

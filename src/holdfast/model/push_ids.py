@@ -56,7 +56,7 @@ def is_uuid(text: str) -> bool:
 
 def are_uuids(texts: Sequence[str]) -> bool:
     """Whether all of them are."""
-    return _raw_uuids(texts) is not None
+    return raw_uuids(texts) is not None
 
 
 def push_id(name: str, transaction_id: str) -> str:
@@ -73,7 +73,7 @@ def push_id(name: str, transaction_id: str) -> str:
 
 def push_ids(names: Sequence[str], transaction_ids: Sequence[str]) -> list[str]:
     """The ids of many messages, each as `push_id` has it."""
-    raw = _raw_uuids(transaction_ids)
+    raw = raw_uuids(transaction_ids)
     if raw is None:
         return list(map(push_id, names, transaction_ids))
     masks = b"".join(map(_masks.__getitem__, names))
@@ -87,7 +87,7 @@ def push_ids(names: Sequence[str], transaction_ids: Sequence[str]) -> list[str]:
     return lines.decode().split("\n")
 
 
-def _raw_uuids(texts: Sequence[str]) -> bytes | None:
+def raw_uuids(texts: Sequence[str]) -> bytes | None:
     """The bytes of texts that are UUIDs, all of them."""
     count = len(texts)
     if set(map(len, texts)) != {_UUID_CHARACTERS}:

@@ -20,7 +20,6 @@ from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.backends.plain.settings import PlainSettings
 from holdfast.backends.postgres import address
-from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.ports import Target
@@ -32,7 +31,7 @@ from holdfast.model.errors import ConfigError, HoldfastError
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.model.metrics import Metric
-from holdfast.node import cluster_measures, postgres_measures, spill_measures
+from holdfast.node import cluster_measures, left_behind, postgres_measures, spill_measures
 from holdfast.node.config import Config, parse_address
 from holdfast.node.extras import needs_postgres
 from holdfast.storage.directory import DataDirectory
@@ -174,7 +173,7 @@ class ClusterStore:
                 await self.cluster_backend.stop()
                 raise
         else:
-            await _warn_of_left_behind(self._config)
+            await left_behind.warn_of_left_behind(self._config)
 
     def _check_sync(self) -> None:
         """A broker that stood alone may have others by now, whatever its settings say. Raises `ConfigError`."""
@@ -340,7 +339,7 @@ class PostgresStore:
                 self._server = _embedded_server(Path(self._config.data) / "postgres")
                 url = await self._server.start()
                 undo.push_async_callback(self._server.stop)
-            _warn_of_a_log(Path(self._config.data) / "topics")
+            left_behind.warn_of_a_log(Path(self._config.data) / "topics")
             self.database_backend = _postgres_backend(
                 url,
                 node=node,
@@ -359,7 +358,7 @@ class PostgresStore:
                 self.spill = _spill(self.database_backend, target, self._config, self._now_ms)
                 await self.spill.start()
             else:
-                await _warn_of_left_behind(self._config)
+                await left_behind.warn_of_left_behind(self._config)
             undo.pop_all()
 
     async def hand_over(self) -> None:
@@ -387,40 +386,8 @@ class PostgresStore:
             yield from spill_measures.measured(self.spill)
 
 
-def _warn_of_a_log(topics: Path) -> None:
-    """What a broker without a database has stored in the same directory stays there, and nobody sees it."""
-    try:
-        is_there = topics.is_dir() and any(topics.iterdir())
-    except OSError as error:
-        log.warning("log_unreadable", directory=str(topics), problem=str(error))
-        return
-    if is_there:
-        log.warning(
-            "log_ignored",
-            directory=str(topics),
-            hint="messages that were stored without a database are there; start without --store to read them",
-        )
-
-
-async def _warn_of_left_behind(config: Config) -> None:
-    """A broker that goes without a spill does not touch what one with a spill has left: acknowledged messages."""
-    path = config.spill_directory
-    try:
-        messages = await asyncio.to_thread(files.count_waiting, path)
-    except OSError as error:
-        log.warning("spill_unreadable", directory=str(path), problem=str(error))
-        return
-    if messages:
-        log.warning(
-            "spill_ignored",
-            directory=str(path),
-            messages=messages,
-            hint="they are acknowledged and not stored, and newer ones overtake them: start with --spill, or stop and "
-            "store them with `holdfast spill replay`",
-        )
-
-
 def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], TimestampMs]) -> SpillBackend:
+    left_behind.warn_of_recovery(config.spill_directory)
     settings = SpillSettings(
         directory=config.spill_directory,
         flush_ms=config.spill_flush_ms,

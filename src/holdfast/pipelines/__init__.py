@@ -130,13 +130,15 @@ def recover(
     store: str | None = None,
     servers: str | None = None,
     failed: bool = False,
+    allow_duplicates: bool = False,
     order_by: str = "time",
     partitions: int = 1,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Recovered:
     """Store what waits in the spill directories of brokers: in a PostgreSQL, `store`, or through brokers, `servers`.
 
-    `failed`: also what is in their `failed` and can be read. `partitions`: of topics that are made.
+    `failed`: also what is in their `failed` and can be read. `allow_duplicates`: also, through brokers, messages
+    without ids that only the brokers' own database could tell from stored ones. `partitions`: of topics that are made.
     """
     from holdfast.pipelines.recover_run import recover_directories
     from holdfast.pipelines.recover_settings import check
@@ -148,6 +150,7 @@ def recover(
         chosen_target(store, servers),
         directories,
         failed=failed,
+        allow_duplicates=allow_duplicates,
         order_by=order_by,
         partitions=partitions,
         tell=tell,

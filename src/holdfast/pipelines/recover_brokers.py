@@ -2,7 +2,9 @@
 
 A transaction's number is how many messages of the stream are done with it. The broker keeps the last number of each
 writer and stores what is committed under a number once, so a step that is repeated, by whomever, is recognised as a
-whole (docs/transactions.md). The recovery itself is a writer, too: 1 when it has begun, and 2 when all is stored.
+whole (docs/transactions.md). The recovery itself is a writer, too: 1 when it has begun, 2 when all is stored, and 3
+when no directory has a note of it any more. A task may wake up late, with a step that is stored long since: so writers
+are forgotten an hour behind that, and tasks ask before each step whether their recovery goes on.
 
 Brokers do not compare the ids of messages in transactions. So what stands in the topics since shortly before the
 backlog is read by Spark, and takes part in the search for copies.
@@ -10,26 +12,42 @@ backlog is read by Spark, and takes part in the search for copies.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
 
-from holdfast.model.errors import HoldfastError, WriterNotFound
+from holdfast.model.errors import (
+    BadBatch,
+    BadMessage,
+    BadMessageId,
+    HoldfastError,
+    RemoteError,
+    TooLarge,
+    WriterNotFound,
+)
 from holdfast.recovery.backlog import noted_lines
+from holdfast.recovery.errors import RecoveryChanged
 from holdfast.recovery.steps import Events, Overtaken, Stream
 from holdfast.spark.options import parse_servers
 from holdfast.spark.sink_calls import SinkCalls
 from holdfast.wire import batch_builder
 
+_PREFIX: Final = "recover-"
 _BEGUN: Final = 1
 _DONE: Final = 2
+_GIVEN_BACK: Final = 3
+# How long after the end a task that slept may still come with a step.
+_LATE_MS_MAX: Final = 3_600_000
+# What a broker has against a message, and not against the moment.
+_REFUSED: Final = (BadMessage.code, BadMessageId.code, BadBatch.code, TooLarge.code)
 # How long no broker may answer before a task gives up.
 _AWAY_S_MAX: Final = 120.0
 
 
 def _writer(recovery: UUID) -> str:
-    return f"recover-{recovery.hex}"
+    return f"{_PREFIX}{recovery.hex}"
 
 
 def _stream_writer(stream: Stream) -> str:
@@ -57,7 +75,7 @@ class BrokersLedger:
             self.broker.create_topic(topic, partitions=count, exist_ok=True)
 
     def stored_lines(self, files: Mapping[UUID, Path]) -> dict[UUID, int]:
-        return {file: noted_lines(path) for file, path in files.items()}
+        return {file: noted_lines(file, path) for file, path in files.items()}
 
     def has_begun(self, recovery: UUID) -> bool:
         return self._number(recovery) >= _BEGUN
@@ -66,17 +84,26 @@ class BrokersLedger:
         return self._number(recovery) >= _DONE
 
     def begin(self, recovery: UUID) -> None:
+        self._forget_old()
         self.broker.transaction(_writer(recovery), _BEGUN).commit()
 
     def end(self, recovery: UUID, files: Sequence[UUID]) -> None:
         self.broker.transaction(_writer(recovery), _DONE).commit()
 
     def forget(self, recovery: UUID) -> None:
-        """The recovery itself is the last: as long as it is known, nobody begins it again."""
-        name = _writer(recovery)
-        streams = [each.writer for each in self.broker.writers() if each.writer.startswith(f"{name}.")]
-        for writer in (*streams, name):
-            self.broker.forget_writer(writer)
+        """Not at once: whoever sleeps over the end would store its step again."""
+        self.broker.transaction(_writer(recovery), _GIVEN_BACK).commit()
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """The recovery itself is the last of its writers: as long as it is known, no task goes on without it."""
+        until_ms = time.time() * 1000 - _LATE_MS_MAX
+        known = [each for each in self.broker.writers() if each.writer.startswith(_PREFIX)]
+        for ended in known:
+            if ended.last_number == _GIVEN_BACK and "." not in ended.writer and (ended.committed_ms or 0) < until_ms:
+                streams = [each.writer for each in known if each.writer.startswith(f"{ended.writer}.")]
+                for writer in (*streams, ended.writer):
+                    self.broker.forget_writer(writer)
 
     def _number(self, recovery: UUID) -> int:
         try:
@@ -104,11 +131,18 @@ class BrokersStore:
         return self._calls.last_number(_stream_writer(stream)) or 0
 
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+        if self._calls.last_number(_writer(stream.recovery)) != _BEGUN:
+            raise RecoveryChanged("this recovery is over: another run has stored everything")
         writer = _stream_writer(stream)
         receipts = []
         if events:
             batch = batch_builder.build_timed([event.message() for event in events], [event.time for event in events])
-            receipt = self._calls.stage(writer, after, stream.queue, stream.number, bytes(batch), "recover")
+            try:
+                receipt = self._calls.stage(writer, after, stream.queue, stream.number, bytes(batch), "recover")
+            except RemoteError as error:
+                if error.code not in _REFUSED:
+                    raise
+                raise BadMessage(error.message) from error
             if receipt is None:
                 raise Overtaken
             receipts.append(receipt)

@@ -12,14 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import MIB
 from holdfast.pipelines import recover_rules as rules
-from holdfast.recovery import lines, steps
+from holdfast.pipelines import tuning
+from holdfast.recovery import blocks, lines, steps
+from holdfast.recovery.aside import keep
 from holdfast.recovery.backlog import Backlog, Directories, Ledger
 from holdfast.recovery.lines import Places, Source
+from holdfast.recovery.merging import merged
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +39,8 @@ _PIECE_BYTES: Final = 64 * MIB
 _PIECES_PER_CORE: Final = 4
 _PIECES_MAX: Final = 10_000
 _TELL_S: Final = 1.0
+# Rows are blocks of lines, of which Spark would send thousands to Python at once.
+_CONF: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(32 * MIB)}
 
 
 @dataclass
@@ -65,6 +71,7 @@ def recover_directories(
     directories: Sequence[str],
     *,
     failed: bool,
+    allow_duplicates: bool,
     order_by: str,
     partitions: int,
     tell: Callable[[str], None],
@@ -75,6 +82,9 @@ def recover_directories(
     ledger = target.ledger()
     try:
         with Directories(directories) as opened:
+            if not (target.knows_fates or allow_duplicates):
+                tell("looking for messages that may be stored")
+                opened.check_fates()
             if failed:
                 opened.requeue_failed()
             while (backlog := opened.next_backlog(ledger, order_by, partitions)) is not None:
@@ -105,18 +115,18 @@ def _stored(
     cores = spark.sparkContext.defaultParallelism
     pieces = min(_PIECES_MAX, max(_PIECES_PER_CORE * cores, math.ceil(size / _PIECE_BYTES)))
     read = target.with_stored(ledger, backlog, read_lines(spark, backlog, sources))
-    rows = rules.ordered(read, backlog.order_by, pieces)
+    rows = rules.ordered(read, pieces)
     done = spark.sparkContext.accumulator(0)
-    store = _with_codes(_Storing(target, backlog, done.add))
-    with _Rate(lambda: done.value, tell):
+    store = _with_codes(_Storing(target, backlog, [source.path for source in sources], done.add))
+    with _Rate(lambda: done.value, tell), tuning.configured(spark, _CONF):
         return steps.summed(rows.mapInArrow(store, steps.RESULT_DDL).collect())
 
 
 def read_lines(spark: SparkSession, backlog: Backlog, sources: Sequence[Source]) -> DataFrame:
-    """All lines of a backlog that can be read, with the columns of `recover_rules.LINES_DDL`."""
+    """All lines of a backlog that can be read, as blocks of them."""
     groups = _grouped(sources)
     numbers = spark.range(0, len(groups), 1, len(groups))
-    return numbers.mapInArrow(_with_codes(_Reading(groups, Places(backlog))), rules.LINES_DDL)
+    return numbers.mapInArrow(_with_codes(_Reading(groups, Places(backlog), backlog.order_by)), blocks.DDL)
 
 
 def _grouped(sources: Sequence[Source]) -> list[list[Source]]:
@@ -140,23 +150,25 @@ Task = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]
 class _Reading:
     groups: list[list[Source]]
     places: Places
+    order_by: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from lines.rows_of(self.groups[number], self.places)
+                yield from lines.blocks_of(self.groups[number], self.places, self.order_by)
 
 
 @dataclass
 class _Storing:
     target: Target
     backlog: Backlog
+    paths: list[str]
     tell: Callable[[int], None]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = self.target.store(self.backlog)
         try:
-            yield from steps.stored(batches, store, self.backlog.recovery, self.tell)
+            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell, partial(keep, self.paths))
         finally:
             store.close()
 

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
+    @property
+    def knows_fates(self) -> bool:
+        """Whether it can tell what brokers have stored when they got no answer."""
+        ...
+
     def ledger(self) -> Ledger:
         """What the driver asks; to be closed."""
         ...
@@ -33,6 +38,10 @@ def chosen_target(store: str | None, servers: str | None) -> Target:
 class PostgresTarget(NamedTuple):
     url: str
 
+    @property
+    def knows_fates(self) -> bool:
+        return True
+
     def ledger(self) -> Ledger:
         from holdfast.recovery.postgres_store import PostgresLedger
 
@@ -50,6 +59,10 @@ class PostgresTarget(NamedTuple):
 
 class BrokersTarget(NamedTuple):
     servers: str
+
+    @property
+    def knows_fates(self) -> bool:
+        return False
 
     def ledger(self) -> Ledger:
         from holdfast.pipelines.recover_brokers import BrokersLedger

@@ -34,15 +34,16 @@ from uuid import UUID, uuid4
 import msgspec
 
 from holdfast.backends.spill import inspecting
-from holdfast.backends.spill.files import RECOVERING, SpillDirectory, failed_lines
-from holdfast.backends.spill.log_target import Progress
+from holdfast.backends.spill.files import RECOVERING, SpillDirectory
+from holdfast.backends.spill.log_target import Progress, progress_path
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX
 from holdfast.recovery import spill_files
-from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete
+from holdfast.recovery.aside import LOCK, line_numbers
+from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete, RecoveryUnsure
+from holdfast.recovery.spill_files import RECOVERED
 from holdfast.storage.durable import replace_file, sync_directory
 
-RECOVERED: Final = "recovered"
 _NOTE: Final = "recovery.json"
 # How far a cluster's spill has stored a file stands beside it, and moves along.
 _PROGRESS: Final = ".progress"
@@ -55,7 +56,8 @@ _IF_UNUSABLE: Final = "recovering moves files there: run this as the broker's us
 class BacklogFile(msgspec.Struct, frozen=True):
     """A file of the set: in which directory it is, and from which line on it is to be stored.
 
-    `time_ms` is when its name was made: lines of Queen MQ have no time of their own.
+    `time_ms` is when its name was made: lines of Queen MQ have no time of their own. `set_aside` are lines behind the
+    first, counted from 1, that its broker has put into `failed`: they are left out.
     """
 
     place: int
@@ -63,6 +65,7 @@ class BacklogFile(msgspec.Struct, frozen=True):
     size_bytes: int
     first_line: int
     time_ms: int
+    set_aside: list[int] = []
 
     @property
     def id(self) -> UUID | None:
@@ -133,9 +136,11 @@ class Directories:
 
     def __enter__(self) -> Directories:
         try:
+            # Before anything is written, and into none of them.
             for path in self._paths:
-                if not path.is_dir():
-                    raise DataDirectoryError(f"there is no spill in {path}")
+                if not path.is_dir() or not spill_files.is_spill(path):
+                    raise DataDirectoryError(f"there is no spill in {path}: no file of a broker's is there")
+            for path in self._paths:
                 opened = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
                 self._locks.callback(opened.close)
                 self._opened.append(opened)
@@ -153,6 +158,17 @@ class Directories:
         Not where a recovery was begun: it may find some of these lines again, and set them aside again.
         """
         return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
+
+    def check_fates(self) -> None:
+        """Raises `RecoveryUnsure` where a broker's database may have messages without ids, and it alone can tell."""
+        for path in self._paths:
+            for each in (*spill_files.files_in(path), *spill_files.files_in(path / RECOVERING)):
+                if spill_files.has_unknown_fates(each):
+                    raise RecoveryUnsure(
+                        f"{each} has messages without ids that its broker's database may have stored already, and "
+                        "only that database can tell: recover into it with --store, or store what may be there twice "
+                        "with --allow-duplicates"
+                    )
 
     # --- one recovery after the other ------------------------------------------------------------------
 
@@ -206,10 +222,13 @@ class Directories:
         return [str(homes[file.place] / RECOVERING / file.name) for file in backlog.files]
 
     def set_aside(self, backlog: Backlog) -> int:
-        """How many lines of a recovery's files are in `failed`."""
+        """How many lines of a recovery's files are in `failed`, of those that it had to store."""
         homes = self._homes(backlog)
-        noted = (homes[file.place] / "failed" / file.name for file in backlog.files)
-        return sum(len(failed_lines(path)) for path in noted if path.exists())
+        return sum(
+            number > file.first_line
+            for file in backlog.files
+            for number in line_numbers(homes[file.place] / "failed" / file.name)
+        )
 
     # --- in the directories ----------------------------------------------------------------------------
 
@@ -270,10 +289,13 @@ class Directories:
         ]
         paths = {file.id: self._paths[file.place] / RECOVERING / file.name for file in files if file.id is not None}
         stored = ledger.stored_lines(paths)
-        return [
-            msgspec.structs.replace(file, first_line=stored.get(file.id, 0)) if file.id is not None else file
-            for file in files
-        ]
+        return [self._from_where_it_is(file, stored) for file in files]
+
+    def _from_where_it_is(self, file: BacklogFile, stored: Mapping[UUID, int]) -> BacklogFile:
+        first_line = 0 if file.id is None else stored.get(file.id, 0)
+        noted = line_numbers(self._paths[file.place] / "failed" / file.name)
+        set_aside = sorted(number for number in noted if number > first_line)
+        return msgspec.structs.replace(file, first_line=first_line, set_aside=set_aside)
 
     def _give_back(self, backlog: Backlog, ledger: Ledger) -> None:
         homes = self._homes(backlog)
@@ -284,6 +306,7 @@ class Directories:
                 spill_files.put(each, stored)
             for progress in aside.glob(f"*{_PROGRESS}"):
                 progress.unlink()
+            (aside / LOCK).unlink(missing_ok=True)
             sync_directory(stored)
             sync_directory(path)
             # Last: while it is there, somebody comes back and moves the rest.
@@ -295,10 +318,10 @@ class Directories:
             ledger.forget(backlog.recovery)
 
 
-def noted_lines(path: Path) -> int:
+def noted_lines(file: UUID, path: Path) -> int:
     """How many lines of a file a cluster's spill has noted as stored."""
     try:
-        return msgspec.json.decode(path.with_suffix(_PROGRESS).read_bytes(), type=Progress).done
+        return msgspec.json.decode(progress_path(path.parent, file).read_bytes(), type=Progress).done
     except FileNotFoundError:
         return 0
 

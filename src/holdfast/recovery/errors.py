@@ -15,3 +15,9 @@ class RecoveryChanged(CallerError):
     """The files of a recovery that was begun are not what they were, or the store is another one."""
 
     code = "recovery_changed"
+
+
+class RecoveryUnsure(CallerError):
+    """Messages may have been stored before, and the store that was given cannot tell."""
+
+    code = "recovery_unsure"

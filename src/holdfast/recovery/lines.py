@@ -1,7 +1,6 @@
-"""Spill files as rows for Spark, made in bulk; what cannot be read is set aside.
+"""Spill files as blocks of lines (`blocks`), made in bulk; what cannot be read is set aside.
 
-A row is where a message belongs and by what it is sorted and recognised, and its line as it stands in the file. A
-message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
+A message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
 tells of, so that every run chooses the same.
 
 Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
@@ -11,16 +10,14 @@ Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
 They have no time either: it is that of their file's name, and within a file they stay in the order of its lines. None
 of Holdfast's own lines can be taken for one, however damaged: it has more fields than the damage of one could hide.
 
-**Set aside** is `failed/<file>` in the spill's format: {"line", "reason", "event" or "event_base64"}. It is written as
-a whole, beside its name, and renamed: a task that runs twice writes the same again.
+What cannot be read is set aside (`aside`). What the file's own broker had set aside is there already, and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,21 +31,10 @@ from holdfast.model.ids import TimestampMs
 from holdfast.model.limits import MIB
 from holdfast.model.push_ids import push_id
 from holdfast.model.topics import Topic, TopicConfig
+from holdfast.recovery.aside import Aside
 from holdfast.recovery.backlog import Backlog, BacklogFile
-from holdfast.storage.durable import sync_directory, write_file
+from holdfast.recovery.blocks import Blocks
 
-SCHEMA: Final = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("number", pa.int32()),
-        ("time", pa.int64()),
-        ("kept", pa.int64()),
-        ("source", pa.int32()),
-        ("line", pa.int32()),
-        ("key", pa.string()),
-        ("event", pa.binary()),
-    ]
-)
 # Worked on at once: what is made of it stays in the processor's cache, and a batch of Arrow has few thousand rows.
 _TURN_BYTES: Final = 2 * MIB
 _TIME_MAX: Final = 1 << 53
@@ -109,15 +95,18 @@ class Source(NamedTuple):
     path: str
 
 
-def rows_of(sources: Sequence[Source], places: Places) -> Iterator[pa.RecordBatch]:
+def blocks_of(sources: Sequence[Source], places: Places, order_by: str) -> Iterator[pa.RecordBatch]:
     """All lines of some files. Raises `OSError`."""
+    blocks = Blocks(order_by)
     for source in sources:
-        yield from _rows_of_file(source, places)
+        yield from _blocks_of_file(source, places, blocks)
+    yield from blocks.take()
 
 
-def _rows_of_file(source: Source, places: Places) -> Iterator[pa.RecordBatch]:
+def _blocks_of_file(source: Source, places: Places, blocks: Blocks) -> Iterator[pa.RecordBatch]:
     path = Path(source.path)
-    bad: list[BadLine] = []
+    bad = Aside(path)
+    known = {number - 1 for number in source.file.set_aside}
     position = files.position_of_line(path, source.file.first_line)
     line = _count_lines(path, position)
     while data := files.read_piece(path, position):
@@ -125,17 +114,17 @@ def _rows_of_file(source: Source, places: Places) -> Iterator[pa.RecordBatch]:
         for some in events.some_lines(data, _TURN_BYTES):
             read, faults = events.events_of(some)
             present = [event for event in read if event is not None]
-            if faults or not _are_plain(present) or not places.are_as_noted(present):
-                yield from _checked_rows(source, line, some, read, faults, places, bad)
+            is_known = not known.isdisjoint(range(line, line + len(read)))
+            if faults or is_known or not _are_plain(present) or not places.are_as_noted(present):
+                yield from _checked(source, line, some, read, faults, places, known, bad, blocks)
             else:
                 lines = np.arange(line, line + len(read), dtype=np.int32)
-                yield _batch(source, lines, present, [event.number for event in present], _cut(some))
+                yield from blocks.add(source.number, lines, present, [each.number for each in present], _cut(some))
             line += len(read)
     rest = files.rest(path, position)
     if rest:
-        bad.append(BadLine(line, rest, "the file ends within it"))
-    if bad:
-        set_aside(path.parents[1] / "failed" / source.file.name, bad)
+        bad.add(BadLine(line, rest, "the file ends within it"))
+    bad.finish()
 
 
 def skipped_lines(source: Source) -> int:
@@ -158,12 +147,11 @@ def _count_lines(path: Path, end: int) -> int:
 
 def _are_plain(present: Sequence[Event]) -> bool:
     """Whether nothing has to be looked at one by one: nothing that is decoded later could fail."""
-    return all(
-        event.headers is None
-        and -_TIME_MAX < event.time < _TIME_MAX
-        and -_TIME_MAX < event.at < _TIME_MAX
-        and (event.id is None or "\0" not in event.id)
-        for event in present
+    times_ms = [event.time for event in present] + [event.at for event in present]
+    return (
+        [event.headers for event in present].count(None) == len(present)
+        and -_TIME_MAX < min(times_ms, default=0) <= max(times_ms, default=0) < _TIME_MAX
+        and "\0" not in "".join([event.id or "" for event in present])
     )
 
 
@@ -175,19 +163,23 @@ def _cut(data: bytes) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
 
 
-def _checked_rows(
+def _checked(
     source: Source,
     first_line: int,
     data: bytes,
     read: Sequence[Event | None],
     faults: Sequence[BadLine],
     places: Places,
-    bad: list[BadLine],
+    known: Container[int],
+    bad: Aside,
+    blocks: Blocks,
 ) -> Iterator[pa.RecordBatch]:
     """The same line by line."""
     reasons = {fault.place: fault.reason for fault in faults}
     good: list[tuple[int, Event, int, bytes]] = []
     for place, (event, line) in enumerate(zip(read, data.split(b"\n"), strict=False)):
+        if first_line + place in known:
+            continue
         reason = reasons.get(place)
         if event is None:
             made = _of_queen(line, source.file.time_ms) if sums.fault(line) is not None else None
@@ -200,10 +192,10 @@ def _checked_rows(
             except (CallerError, ValueError, LookupError) as error:
                 reason = f"no message can be made of it: {error}"
         assert reason is not None, "what could not be read has a reason"
-        bad.append(BadLine(first_line + place, line, reason))
+        bad.add(BadLine(first_line + place, line, reason))
     if good:
         lines, present, numbers, texts = zip(*good, strict=True)
-        yield _batch(source, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
+        yield from blocks.add(source.number, np.array(lines, np.int32), present, numbers, pa.array(texts, pa.binary()))
 
 
 def _checked_number(event: Event, places: Places) -> int:
@@ -242,37 +234,3 @@ def _of_queen(line: bytes, time_ms: int) -> tuple[Event, bytes] | None:
         headers = {"transaction-id": transaction_id, "trace-id": read.trace_id or "", **more}
         event.key, event.headers = partition, [[name, text] for name, text in headers.items() if text]
     return event, fields.encode(event)[:-1] + b"," + fields.field(bytes(read.payload)) + b"}"
-
-
-def _batch(
-    source: Source, lines: Any, present: Sequence[Event], numbers: Sequence[int | None], texts: pa.Array
-) -> pa.RecordBatch:
-    count = len(present)
-    keys = [event.id for event in present]
-    if None in keys:
-        # A message without an id is like no other one: no id has that character.
-        keys = [
-            f"\0{source.number} {line}" if key is None else key for key, line in zip(keys, lines.tolist(), strict=True)
-        ]
-    columns = [
-        pa.array([event.queue for event in present], pa.string()),
-        pa.array(numbers, pa.int32()),
-        pa.array([event.time for event in present], pa.int64()),
-        pa.array([event.at for event in present], pa.int64()),
-        pa.array(np.full(count, source.number, np.int32)),
-        pa.array(lines),
-        pa.array(keys, pa.string()),
-        texts,
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def set_aside(path: Path, bad: Sequence[BadLine]) -> None:
-    """Keep lines that cannot be stored, durably, beside those of the file that are there already."""
-    noted = files.failed_lines(path) if path.exists() else []
-    known = {each.line for each in noted}
-    noted += [files.noted_of(each) for each in bad if each.place + 1 not in known]
-    temporary = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    write_file(temporary, b"".join(msgspec.json.encode(each) + b"\n" for each in noted))
-    temporary.replace(path)
-    sync_directory(path.parent)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from holdfast.backends.postgres.recovering import RecoveryDatabase
+from holdfast.backends.postgres.recovering import STEP_S, RecoveryDatabase
 from holdfast.backends.postgres.rows import id_key
 from holdfast.backends.spill import batches
 from holdfast.recovery.backlog import Backlog
@@ -57,7 +57,7 @@ class PostgresStore:
     def __init__(self, url: str, backlog: Backlog) -> None:
         self._topics = backlog.topics
         self._new_topic_partitions = backlog.new_topic_partitions
-        self._database = RecoveryDatabase(url, "holdfast-recover-task", backlog.known_since_ms)
+        self._database = RecoveryDatabase(url, "holdfast-recover-task", backlog.known_since_ms, timeout_s=STEP_S)
 
     def reached(self, stream: Stream) -> int:
         partitions = self._topics.get(stream.queue, self._new_topic_partitions)
@@ -65,7 +65,7 @@ class PostgresStore:
 
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
         fresh = self._not_stored(events)
-        made = list(batches.run_of(fresh, _BATCH_MESSAGES_MAX))
+        made = list(batches.run_of(fresh, _BATCH_MESSAGES_MAX, is_for_rows=True))
         stored = self._database.store(stream.recovery, before, after, made)
         if stored.is_overtaken:
             raise Overtaken

@@ -11,12 +11,17 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.backends.spill import events, files
+from holdfast.backends.spill.files import LOCK, RECOVERING
 from holdfast.model.limits import MIB
+from holdfast.model.push_ids import is_uuid
 from holdfast.recovery.errors import RecoveryChanged
 
 # The names of a spill, and those that Queen MQ has given, of which its documents show the first twelve digits only.
 _NAME: Final = re.compile(r"(?:failover|qos0)_([0-9a-f]{8}-[0-9a-f]{4}[0-9a-f-]*)\.buf(\.tmp)?\Z")
-_UUID_CHARACTERS: Final = 36
+# As transactions of a PostgreSQL are named (`backends.postgres.transaction.Mark`).
+_TRIED: Final = re.compile(rb'"tried":"[0-9a-f-]{36}:[0-9]+"')
+RECOVERED: Final = "recovered"
 _COMPARED_BYTES: Final = 1 * MIB
 
 
@@ -24,6 +29,16 @@ def files_in(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
     return sorted(each for each in directory.iterdir() if _NAME.match(each.name) and each.is_file())
+
+
+def is_spill(directory: Path) -> bool:
+    """Whether a broker, or Queen MQ, has spilled there: what recovering leaves would surprise the owner of another."""
+    names = (LOCK, RECOVERING, RECOVERED)
+    return (
+        any((directory / name).exists() for name in names)
+        or bool(files_in(directory))
+        or bool(files_in(directory / "failed"))
+    )
 
 
 def take(paths: Iterable[Path], target: Path) -> None:
@@ -69,7 +84,7 @@ def _begins_with(whole: Path, part: Path) -> bool:
 def id_of(name: str) -> UUID | None:
     match = _NAME.match(name)
     assert match is not None, "it was listed"
-    return UUID(match[1]) if len(match[1]) == _UUID_CHARACTERS else None
+    return UUID(match[1]) if is_uuid(match[1]) else None
 
 
 def is_of_queen(path: Path) -> bool:
@@ -81,6 +96,20 @@ def is_of_queen(path: Path) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return False
     return "queue" in fields and "payload" in fields and "reason" not in fields
+
+
+def has_unknown_fates(path: Path) -> bool:
+    """Whether a push of some line, which has no id, was sent to a PostgreSQL that did not answer."""
+    position = 0
+    while data := files.read_piece(path, position):
+        position += len(data)
+        for found in _TRIED.finditer(data):
+            begin, end = data.rfind(b"\n", 0, found.start()) + 1, data.index(b"\n", found.start()) + 1
+            # A payload may have these words, too.
+            event = events.events_of(data[begin:end])[0][0]
+            if event is not None and event.id is None and _TRIED.match(b'"tried":"%s"' % (event.tried or "").encode()):
+                return True
+    return False
 
 
 def time_ms(path: Path) -> int:

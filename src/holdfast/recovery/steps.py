@@ -8,7 +8,7 @@ instead of messages may do so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.backends.spill.events import Event
+from holdfast.backends.spill.events import BadLine, Event
+from holdfast.model.errors import BadMessage
 from holdfast.model.limits import MIB
 
 STEP_EVENTS: Final = 10_000
@@ -28,6 +29,9 @@ RESULT: Final = pa.schema(
     [("queue", pa.string()), ("number", pa.int32()), *((name, pa.int64()) for name in COUNTS)],
 )
 RESULT_DDL: Final = "queue string, number int, " + ", ".join(f"{name} bigint" for name in COUNTS)
+
+# Beside the lines.
+_KEPT: Final = ("copy", "source", "line")
 
 Events = list[Event]
 
@@ -57,19 +61,27 @@ class Store(Protocol):
         ...
 
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
-        """Store these and that `after` are done; returns how many were new. Raises `Overtaken`."""
+        """Store these and that `after` are done; returns how many were new.
+
+        Raises `Overtaken`, and `BadMessage` where one of them is not taken.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 class Step(NamedTuple):
-    """Rows of one stream: the first is its row number `begin`. `copies` counts what has the same id, from 1."""
+    """Rows of one stream: the first is its row number `begin`. `copies` is 1 for what is the first of its id.
+
+    `sources` and `numbers` say which line of which file each is.
+    """
 
     queue: str
     number: int
     begin: int
     copies: Any
+    sources: Any
+    numbers: Any
     lines: bytes
 
     @property
@@ -78,11 +90,15 @@ class Step(NamedTuple):
 
 
 def stored(
-    batches: Iterator[pa.RecordBatch], store: Store, recovery: UUID, tell: Callable[[int], None]
+    batches: Iterator[pa.RecordBatch],
+    store: Store,
+    recovery: UUID,
+    tell: Callable[[int], None],
+    set_aside: Callable[[int, BadLine], None],
 ) -> Iterator[pa.RecordBatch]:
     """Store all rows, which come sorted by stream and order; gives a row of `RESULT` for each stream.
 
-    `tell` hears how many more are done.
+    `tell` hears how many more are done. `set_aside` keeps a line of a file that the store does not take, durably.
     """
     stream: Stream | None = None
     counts = dict.fromkeys(COUNTS, 0)
@@ -95,35 +111,62 @@ def stored(
             counts = dict.fromkeys(COUNTS, 0)
             done = store.reached(stream)
         assert stream is not None, "the first step of a stream begins at 0"
-        done = max(done, _store_step(store, stream, step, done, counts))
+        done = max(done, _store_step(store, stream, step, done, counts, set_aside))
         tell(len(step.copies))
     if stream is not None:
         yield _result(stream, counts)
 
 
-def _store_step(store: Store, stream: Stream, step: Step, done: int, counts: dict[str, int]) -> int:
-    """How far the stream is then."""
-    counts["events"] += len(step.copies)
-    read: list[Event] | None = None
-    passed = min(max(done - step.begin, 0), len(step.copies))
-    while passed < len(step.copies):
-        if read is None:
-            read = _decode_lines(step.lines)
-        fresh = [event for event, copy in zip(read[passed:], step.copies[passed:].tolist(), strict=True) if copy == 1]
+def _store_step(
+    store: Store,
+    stream: Stream,
+    step: Step,
+    done: int,
+    counts: dict[str, int],
+    set_aside: Callable[[int, BadLine], None],
+) -> int:
+    """How far the stream is then.
+
+    Where the store refuses one of many, fewer are tried, down to the one; behind it, twice as many each time.
+    """
+    count = len(step.copies)
+    at = min(max(done - step.begin, 0), count)
+    is_done_before = np.arange(count) < at
+    read = _decode_lines(step.lines) if at < count else []
+    is_fresh = (step.copies == 1).tolist()
+    refused: set[int] = set()
+    until = count
+    while at < count:
+        fresh = list(compress(read[at:until], is_fresh[at:until]))
         try:
-            new = store.store(stream, step.begin + passed, step.end, fresh)
+            new = store.store(stream, step.begin + at, step.begin + until, fresh)
         except Overtaken:
-            done = store.reached(stream)
-            passed = max(passed, min(done - step.begin, len(step.copies)))
+            reached = max(at, min(store.reached(stream) - step.begin, count))
+            is_done_before[at:reached] = True
+            at, until = reached, count
+            continue
+        except BadMessage as error:
+            if until - at > 1:
+                until = at + (until - at) // 2
+            else:
+                assert at not in refused, "without it there is nothing to refuse"
+                set_aside(int(step.sources[at]), _line_of(step, at, f"the store does not take it: {error.message}"))
+                refused.add(at)
+                is_fresh[at] = False
             continue
         counts["stored"] += new
-        counts["duplicates"] += len(step.copies) - passed - new
-        done = step.end
-        break
-    is_first = step.copies[:passed] == 1
+        counts["duplicates"] += until - at - new - len(refused & set(range(at, until)))
+        at, until = until, min(count, until + 2 * (until - at))
+    is_done_before[list(refused)] = False
+    counts["events"] += count - len(refused)
+    is_first = step.copies[is_done_before] == 1
     counts["already_stored"] += int(is_first.sum())
     counts["duplicates"] += int((~is_first).sum())
-    return done
+    return max(done, step.end)
+
+
+def _line_of(step: Step, place: int, reason: str) -> BadLine:
+    return BadLine(int(step.numbers[place]), step.lines.split(b"\n", place + 1)[place], reason)
 
 
 def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:
@@ -136,7 +179,7 @@ def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:
 def steps_of(
     batches: Iterator[pa.RecordBatch], events_max: int = STEP_EVENTS, bytes_max: int = STEP_BYTES
 ) -> Iterator[Step]:
-    """Rows with the columns queue, number, copy, event; those of a stream stand together, in order."""
+    """Rows with the columns of `merging.SCHEMA`; those of a stream stand together, in order."""
     held = _Held(events_max, bytes_max)
     for batch in batches:
         for begin, end in _runs(batch):
@@ -170,7 +213,7 @@ class _Held:
         self._events_max = events_max
         self._bytes_max = bytes_max
         self._begin = 0
-        self._copies: list[Any] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in _KEPT}
         self._lines: list[bytes] = []
         self._events = 0
         self._bytes = 0
@@ -181,16 +224,17 @@ class _Held:
 
     def add(self, run: pa.RecordBatch) -> Iterator[Step]:
         lines = run["event"]
-        offsets = np.frombuffer(lines.buffers()[1], np.int32, len(lines) + 1, 4 * lines.offset)
+        offsets = np.frombuffer(lines.buffers()[1], np.int64, len(lines) + 1, 8 * lines.offset)
         data = memoryview(lines.buffers()[2] or b"")
-        copies = run["copy"].to_numpy(zero_copy_only=False)
+        columns = {name: run[name].to_numpy(zero_copy_only=False) for name in _KEPT}
         first = 0
         while first < len(lines):
             room = min(len(lines) - first, self._events_max - self._events)
             sizes = offsets[first + 1 : first + room + 1] - offsets[first]
             fits = int(np.searchsorted(sizes, self._bytes_max - self._bytes, "left")) + 1
             end = first + min(room, fits)
-            self._copies.append(copies[first:end])
+            for name, values in columns.items():
+                self._columns[name].append(values[first:end])
             self._lines.append(bytes(data[offsets[first] : offsets[end]]))
             self._events += end - first
             self._bytes += int(offsets[end] - offsets[first])
@@ -202,9 +246,11 @@ class _Held:
         """What waits, as a step."""
         if self._events:
             assert self.stream is not None
-            step = Step(*self.stream, self._begin, np.concatenate(self._copies), b"".join(self._lines))
+            copies, sources, numbers = (np.concatenate(self._columns[name]) for name in _KEPT)
+            step = Step(*self.stream, self._begin, copies, sources, numbers, b"".join(self._lines))
             self._begin = step.end
-            self._copies, self._lines, self._events, self._bytes = [], [], 0, 0
+            self._columns = {name: [] for name in _KEPT}
+            self._lines, self._events, self._bytes = [], 0, 0
             yield step
 
 

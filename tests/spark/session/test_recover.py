@@ -9,19 +9,26 @@ import shutil
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast import pipelines
-from holdfast.backends.spill import files
+from holdfast.backends.spill import events, files
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.inspecting import exported_failed
+from holdfast.backends.spill.log_target import progress_path
 from holdfast.model.errors import DataDirectoryError, TopicExists
+from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
 from holdfast.node.replaying import replay
+from holdfast.pipelines import recover_brokers
+from holdfast.recovery.errors import RecoveryChanged
+from holdfast.recovery.steps import Stream
+from holdfast.wire import batch_builder
 from tests.postgres.stores import open_store, query
 from tests.spark.recover_by_hand import PARTITIONS, Line, Place, Spills
 from tests.support.postgres import database_for
@@ -122,7 +129,11 @@ def test_spill_in_use_is_refused_and_left_as_it_is(spark: SparkSession, tmp_path
 
 
 def test_spills_are_stored_through_brokers_just_as_well(
-    spark: SparkSession, broker: holdfast.BlockingClient, servers: str, tmp_path: Path
+    spark: SparkSession,
+    broker: holdfast.BlockingClient,
+    servers: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In transactions, so that lines without ids are stored once; ids are held against what the topics have."""
     spills = Spills(tmp_path / "spills", random.Random(8), CASES // 4, "brokers")
@@ -134,7 +145,7 @@ def test_spills_are_stored_through_brokers_just_as_well(
         known.add((*line.place, str(line.id)))
     for file in spills.files:
         if file.stored:
-            note = (file.directory / file.name).with_suffix(".progress")
+            note = progress_path(file.directory, file.id)
             note.write_text(f'{{"done":{file.stored},"trying":{file.stored + 1}}}')
     verdict = pipelines.recover(spark, spills.directories, servers=servers, partitions=PARTITIONS)
     values, counts = spills.expected(known)
@@ -147,5 +158,21 @@ def test_spills_are_stored_through_brokers_just_as_well(
     }
     assert found == values
     assert {name: verdict.counts[name] for name in COUNTS} == {name: counts[name] for name in COUNTS}
-    assert not [each for each in broker.writers() if each.writer.startswith("recover-")]
     assert pipelines.recover(spark, spills.directories, servers=servers).counts["files"] == 0
+
+    # A task that has slept over the end, with the first step of a stream, stores nothing.
+    [recovery] = {UUID(each.writer[8:40]) for each in broker.writers() if each.writer.startswith("recover-")}
+    late = recover_brokers.BrokersStore(servers)
+    queue, number = min(values)
+    line, _ = events.lines_of(PartitionId(TopicName(queue), number), batch_builder.build_values([b"again"], 5), 5)
+    again = [event for event in events.events_of(line)[0] if event is not None]
+    with contextlib.closing(late), pytest.raises(RecoveryChanged, match="over"):
+        late.store(Stream(recovery, queue, number), 0, 1, again)
+    # An hour later nobody comes any more.
+    monkeypatch.setattr(recover_brokers, "_LATE_MS_MAX", -1_000)
+    ledger = recover_brokers.BrokersLedger(servers)
+    with contextlib.closing(ledger):
+        ledger.begin(other := uuid4())
+    assert {each.writer for each in broker.writers()} >= {f"recover-{other.hex}"}
+    assert not [each for each in broker.writers() if recovery.hex in each.writer]
+    broker.forget_writer(f"recover-{other.hex}")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 from uuid import UUID, uuid5
 
 import uuid_utils
-from asyncpg import Connection
+from asyncpg import Connection, IdleInTransactionSessionTimeoutError, QueryCanceledError
 
 from holdfast.backends.postgres import address, rows
 from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Database
@@ -32,7 +32,9 @@ from holdfast.wire.push_batch import TimedPush
 
 Result = TypeVar("Result")
 
-# One transaction. A task that fell silent within one keeps its partition from others for no longer.
+# One transaction. A task that fell silent within one keeps its partition from live brokers for no longer: as long as
+# they wait for the database themselves. Where the database is slower than that, it is given more.
+STEP_S: Final = 5.0
 _STEP_S_MAX: Final = 60.0
 # How long the database may be away before a task gives up. Spark tries it again, a few times.
 _AWAY_S_MAX: Final = 120.0
@@ -42,6 +44,8 @@ _ANY_AGE_MS: Final = 1 << 40
 # In the row of a file: all of its lines, however many it has.
 _ALL_LINES: Final = 1 << 62
 _DONE: Final = 1
+# Of transactions without an answer, whose fates are remembered.
+_MARKS_MAX: Final = 10_000
 _NO_LIMIT: Final = "SET LOCAL statement_timeout = 0"
 
 
@@ -65,9 +69,9 @@ class RecoveryDatabase:
     `known_since_ms`: from when on messages of the store are compared by id.
     """
 
-    def __init__(self, url: str, application: str, known_since_ms: int = 0) -> None:
+    def __init__(self, url: str, application: str, known_since_ms: int = 0, *, timeout_s: float = _STEP_S_MAX) -> None:
         address.check(url)
-        self._database = Database(url, timeout_s=_STEP_S_MAX, application=application)
+        self._database = Database(url, timeout_s=timeout_s, application=application)
         self._loop = asyncio.new_event_loop()
         self._connection: Connection | None = None
         self._ids = IdsExpected(_ANY_AGE_MS)
@@ -86,6 +90,8 @@ class RecoveryDatabase:
     def close(self) -> None:
         if self._connection is not None:
             self._loop.run_until_complete(self._database.close(self._connection))
+        # One that was let go is closed in the loop's next turn.
+        self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
     # --- what the driver asks ---------------------------------------------------------------------------
@@ -149,6 +155,7 @@ class RecoveryDatabase:
             self._let_go()
             if isinstance(error, NOT_TAKEN) and not isinstance(error, CROSSED):
                 raise BadMessage(f"the database does not take a message: {error}") from error
+            self._give_more_time(error)
             self._failing_since_s = self._failing_since_s or time.monotonic()
             if time.monotonic() - self._failing_since_s > _AWAY_S_MAX:
                 raise Unavailable(f"the database does not store this ({self.place}): {error}") from error
@@ -164,7 +171,7 @@ class RecoveryDatabase:
         state = PartitionState(target.topic_id, target.partition)
         writes = [Write(state, batch, self._loop.create_future()) for batch in batches]
         mark = Mark(_stream(recovery, target.partition), after)
-        async with asyncio.timeout(_STEP_S_MAX):
+        async with asyncio.timeout(self._database.timeout_s):
             stored = await prepare(connection, writes, mark, self._ids, number_before=before)
             for write in writes:
                 if write.future.done() and (error := write.future.exception()):
@@ -203,6 +210,8 @@ class RecoveryDatabase:
 
     def committed(self, marks: Iterable[str]) -> set[str]:
         """Those of transactions, named by their marks, that were committed: brokers had no answer for them."""
+        if len(self._committed) > _MARKS_MAX:
+            self._committed.clear()
         for text in marks:
             if text not in self._committed:
                 try:
@@ -227,6 +236,7 @@ class RecoveryDatabase:
                 return await ask(await self._connected())
             except TROUBLE as error:
                 self._let_go()
+                self._give_more_time(error)
                 if time.monotonic() > until_s:
                     raise Unavailable(f"the database cannot do this now ({self.place}): {error}") from error
             await asyncio.sleep(_PAUSE_S)
@@ -236,6 +246,10 @@ class RecoveryDatabase:
             self._connection = await self._database.connect()
             self._known_count = None
         return self._connection
+
+    def _give_more_time(self, error: BaseException) -> None:
+        if isinstance(error, TimeoutError | QueryCanceledError | IdleInTransactionSessionTimeoutError):
+            self._database.timeout_s = min(2 * self._database.timeout_s, _STEP_S_MAX)
 
     def _let_go(self) -> None:
         if self._connection is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, ne
 from typing import Final
 
 from holdfast.backends.spill.events import Event
@@ -24,6 +24,9 @@ Choose = Callable[[Event], PartitionId]
 # The queue, and the partition's number where it is known.
 Place = tuple[str, int | None]
 
+# A batch of its own for each time is worth it if so many messages share one.
+_OF_ONE_TIME_MIN: Final = 8
+_time_of: Final[Callable[[Event], int]] = attrgetter("time")
 place_of: Final[Callable[[Event], Place]] = attrgetter("queue", "number")
 
 
@@ -49,23 +52,28 @@ def batches_of(events: Sequence[Event], choose: Choose, messages_max: int) -> li
     return [(partition, batch) for partition, run in by_partition.items() for batch in run_of(run, messages_max)]
 
 
-def run_of(events: Sequence[Event], messages_max: int) -> Iterator[bytearray | TimedPush]:
-    """Events of one partition, in their order. Pushes need not be of one time."""
+def run_of(events: Sequence[Event], messages_max: int, *, is_for_rows: bool = False) -> Iterator[bytearray | TimedPush]:
+    """Events of one partition, in their order. Pushes need not be of one time.
+
+    `is_for_rows`: a store of rows takes apart what it is given, and values of one time need that least.
+    """
     for first in range(0, len(events), messages_max):
         some = events[first : first + messages_max]
         pushed = pushed_of(some)
         if pushed is not None:
             yield TimedPush(pushed, some[0].time)
         else:
-            yield from _unlike(some)
+            yield from _unlike(some, is_for_rows=is_for_rows)
 
 
-def _unlike(events: Sequence[Event]) -> Iterator[bytearray]:
+def _unlike(events: Sequence[Event], *, is_for_rows: bool) -> Iterator[bytearray]:
     for is_plain, run in groupby(events, _is_plain):
         alike = list(run)
         times_ms = [event.time for event in alike]
-        if is_plain and len(set(times_ms)) == 1:
-            yield batch_builder.build_values([event.value for event in alike], times_ms[0])
+        changes = sum(map(ne, times_ms, times_ms[1:]))
+        if is_plain and (not changes or (is_for_rows and changes * _OF_ONE_TIME_MIN < len(alike))):
+            for time_ms, same in groupby(alike, _time_of):
+                yield batch_builder.build_values([event.value for event in same], time_ms)
         else:
             yield batch_builder.build_timed([event.message() for event in alike], times_ms)
 
@@ -78,7 +86,7 @@ def _is_plain(event: Event) -> bool:
 
 def pushed_of(events: Sequence[Event]) -> Pushed | None:
     """Events as columns; none unless each of them was pushed, as a store of rows takes it."""
-    if not all(event.push for event in events):
+    if False in [event.push for event in events]:
         return None
     transaction_ids = [event.transaction_id or "" for event in events]
     trace_ids = [event.trace_id or None for event in events]
@@ -94,7 +102,7 @@ def pushed_of(events: Sequence[Event]) -> Pushed | None:
 
 def _values(events: Sequence[Event]) -> list[bytes]:
     others = [event.payload_text or event.payload_base64 for event in events]
-    if any(other is not None for other in others):
+    if others.count(None) < len(others):
         return [event.value for event in events]
     return list(map(bytes, [event.payload for event in events]))
 

@@ -64,7 +64,7 @@ RECOVERING: Final = "recovering"
 FAILOVER: Final = "failover"
 QOS0: Final = "qos0"
 _NAME: Final = re.compile(r"(failover|qos0)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.buf(\.tmp)?\Z")
-_LOCK: Final = "spill.lock"
+LOCK: Final = "spill.lock"
 _IF_USED: Final = "stop it, or give this one a directory of its own with --spill-dir"
 _IF_UNUSABLE: Final = "name another with --spill-dir, or go without it with --no-spill"
 # Lines that are set aside in one go and said one by one.
@@ -109,7 +109,7 @@ class SpillDirectory:
             make_directory(path)
             (path / "failed").mkdir(exist_ok=True)
             sync_directory(path)
-            lock_fd = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            lock_fd = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise DataDirectoryError(f"cannot use {path} for the spill: {error.strerror}; {if_unusable}") from error
         try:
@@ -127,7 +127,7 @@ class SpillDirectory:
     @property
     def is_there(self) -> bool:
         """Whether the directory is still the one that was opened: a disk may be taken out."""
-        return (self.path / _LOCK).exists()
+        return (self.path / LOCK).exists()
 
     def new_file(self, kind: str) -> SpillFile:
         """A name above all others, for a file that is yet to be made."""

@@ -150,7 +150,7 @@ def requeue(directory: SpillDirectory) -> int:
     """
     count = 0
     for path in files.failed_files(directory.path):
-        if (directory.path / path.name).exists():
+        if any((place / path.name).exists() for place in (directory.path, directory.path / files.RECOVERING)):
             continue
         noted = files.failed_lines(path)
         again = [line.event.encode() for line in noted if line.event is not None and _is_good(line.event)]

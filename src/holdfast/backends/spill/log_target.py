@@ -1,7 +1,7 @@
 """Storing what was spilled in a backend that cannot count lines itself: a cluster, or a pair.
 
 Such a backend recognises ids for a while only. So every message has one before it is first tried, and how far a file
-is stored stands in `<file>.progress` beside it::
+is stored stands in `failover_<UUID of the file>.progress` beside it, whatever kind of file it is::
 
     {"done": lines stored, "trying": lines that a step was about to store, "ends": where partitions ended before it}
 
@@ -170,7 +170,7 @@ class LogTarget:
     # --- the file ---------------------------------------------------------------------------------------
 
     def _path(self, file: UUID) -> Path:
-        return self._directory / f"{FAILOVER}_{file}.progress"
+        return progress_path(self._directory, file)
 
     def _noted(self, file: UUID) -> Progress:
         try:
@@ -181,6 +181,10 @@ class LogTarget:
     def _note(self, file: UUID, progress: Progress) -> None:
         replace_file(self._path(file), msgspec.json.encode(progress) + b"\n")
         sync_directory(self._directory)
+
+
+def progress_path(directory: Path, file: UUID) -> Path:
+    return directory / f"{FAILOVER}_{file}.progress"
 
 
 def _joined(batches: Sequence[tuple[PartitionId, bytearray]]) -> dict[PartitionId, list[bytearray]]:

@@ -23,6 +23,7 @@ _SETTINGS: Final = {
     "store": str,
     "server": str,
     "failed": bool,
+    "allow_duplicates": bool,
     "order_by": str,
     "partitions": int,
 }
@@ -52,6 +53,13 @@ def recover(
     ] = None,
     failed: Annotated[
         bool, typer.Option("--failed", help="Also what is in failed/ and can be read, before everything else.")
+    ] = False,
+    allow_duplicates: Annotated[
+        bool,
+        typer.Option(
+            "--allow-duplicates",
+            help="With --server: also messages without ids that their brokers' PostgreSQL may have stored.",
+        ),
     ] = False,
     order_by: Annotated[
         str | None,
@@ -86,7 +94,7 @@ def recover(
 
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "store": store, "server": server}
     flags |= {"directories": [str(each) for each in directories or []], "failed": failed}
-    flags |= {"order_by": order_by, "partitions": partitions}
+    flags |= {"order_by": order_by, "partitions": partitions, "allow_duplicates": allow_duplicates}
     chosen_master, spark_conf, own = frame.settings("recover", config, _SETTINGS, flags)
     if not own.get("directories"):
         raise BadPipelineSetting("which directories? Name the spills of brokers, such as n1/spill n2/spill")
@@ -104,6 +112,7 @@ def recover(
             store=own.get("store"),
             servers=own.get("server"),
             failed=own.get("failed", False),
+            allow_duplicates=own.get("allow_duplicates", False),
             order_by=own.get("order_by", ORDER_DEFAULT),
             partitions=own.get("partitions", 1),
             tell=progress.tell,

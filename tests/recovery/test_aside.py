@@ -1,0 +1,59 @@
+"""Lines that cannot be stored: each is kept once, whoever found it, and none is stored as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.backends.spill import events, files
+from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.files import SpillDirectory
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.recovery import aside, lines
+from holdfast.recovery.aside import Aside
+from holdfast.recovery.backlog import Directories
+from holdfast.recovery.lines import Places, Source
+from holdfast.wire import batch_builder
+from tests.recovery.test_backlog import MemoryLedger
+
+
+def test_file_that_is_nothing_but_damage_is_set_aside_a_piece_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "_HELD_BYTES_MAX", 50)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "recovering").mkdir()
+    source = tmp_path / "recovering" / "failover_019a0c11-7fe8.buf"
+    kept = tmp_path / "failed" / source.name
+    for _ in range(2):  # a task may run twice
+        bad = Aside(source)
+        for number in range(40):
+            bad.add(BadLine(number, b"no line %d" % number, "damaged"))
+            assert len(bad._held) < 10
+        bad.finish()
+        assert sorted(aside.line_numbers(kept)) == list(range(1, 41))
+    aside.keep([str(source)], 0, BadLine(99, b"\xff", "refused"))
+    assert len(files.failed_lines(kept)) == 41
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+
+
+def test_line_that_a_broker_has_set_aside_is_neither_stored_nor_counted_twice(tmp_path: Path) -> None:
+    text, _ = events.lines_of(
+        PartitionId(TopicName("t"), 0), batch_builder.build_values([b"%d" % number for number in range(6)], 5), 5
+    )
+    whole = text.split(b"\n")[:-1]
+    opened = SpillDirectory.open(tmp_path)
+    file = files.completed(opened.new_file(files.FAILOVER))
+    opened.note_failed(file, [BadLine(place, whole[place], "the topic was refused") for place in (0, 3)])
+    opened.close()
+    file.path.write_bytes(text)
+    ledger = MemoryLedger()
+    ledger.lines = {file.id: 2}
+    with Directories([str(tmp_path)]) as locked:
+        backlog = locked.next_backlog(ledger, "time", 1)
+        assert backlog is not None and backlog.files[0].set_aside == [4]
+        source = Source(0, backlog.files[0], locked.paths(backlog)[0])
+        made = list(lines.blocks_of([source], Places(backlog), "time"))
+        assert b"".join(made[0]["lines"].to_pylist()).split(b"\n")[:-1] == [whole[2], whole[4], whole[5]]
+        assert locked.set_aside(backlog) == 1 and lines.skipped_lines(source) == 2
