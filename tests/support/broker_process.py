@@ -112,7 +112,7 @@ class BrokerProcess:
         if self.pid and process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-        if not self.wrapper or not self.pid:
+        if number == signal.SIGKILL and (not self.wrapper or not self.pid):
             process.kill()
         try:
             process.wait(STOP_S)
@@ -125,7 +125,8 @@ class BrokerProcess:
         return self.start() if self._process is None else self
 
     def __exit__(self, *_: object) -> None:
-        self._end(signal.SIGKILL)
+        # A broker that is killed leaves a database of its own running, for the next one; here none comes.
+        self._end(signal.SIGTERM if (self.data / "postgres").is_dir() else signal.SIGKILL)
 
     # --- looking at it ------------------------------------------------------------------------------
 
