@@ -14,10 +14,11 @@ from holdfast import pipelines
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
-from holdfast.cli.pipeline.insight import _look_again
+from holdfast.cli.pipeline.insight import _look_again, _show
 from holdfast.pipelines import audit_page, frame
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
+from holdfast.pipelines.insight_findings import Insight
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -153,9 +154,10 @@ def test_what_records_say_is_not_for_the_terminal(
 ) -> None:
     monkeypatch.setattr(audit_page, "drawn", lambda _: "")
     example = {"topic": "[/bold]", "id": "a\x1b[2J\x9b2J", "partition": None}
+    columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
     verdict = Verdict(
         counts=Counter(sent=1, lost=1),
-        topics=[],
+        topics=[{"topic": "b\x1b[2J\x9b2J", "partition": None, **dict.fromkeys(columns, 1)}],
         receivers=[],
         latency_ms={},
         rate={"from_ms": 0, "bin_ms": 10},
@@ -165,6 +167,34 @@ def test_what_records_say_is_not_for_the_terminal(
     told = capsys.readouterr().out
     assert '"[/bold]"' in told and "[/red]\\x1b[2J/audit.html" in told
     assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_messages_say_is_not_for_the_terminal(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "<b>\x1b[2J\x9b2J\n[/bold]"
+    key = {"topic": "orders", "rank": 1, "key": evil, "messages": 1, "bytes": 1, "share": 1.0}
+    found = Insight(
+        window_ms=1000,
+        from_ms=0,
+        until_ms=1000,
+        asked_ms=1000,
+        totals={"messages": 1, "bytes": 1, "topics": 1, "dead": 0, "dead_share": 0.0},
+        topics=[],
+        partitions=[],
+        windows=[],
+        partition_windows=[],
+        sizes=[],
+        hot_keys={"messages": [key], "bytes": [key]},
+        errors=[{"topic": "orders", "kind": evil, "dead": 1, "error": evil}],
+        cursors=[{"topic": "orders", "cursor": evil, "lag": 1}],
+    )
+    _show(found, 1.0, str(tmp_path), as_json=as_json, again_s=None)
+    told = capsys.readouterr().out
+    assert told.count("[/bold]") >= 4
+    assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
+    assert "<b>" not in (tmp_path / "insight.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

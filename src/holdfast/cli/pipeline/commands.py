@@ -147,7 +147,7 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
     for name, shown in verdict.examples.items():
         for each in shown[:3]:
             told = f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}"
-            console.print(_printable(told), markup=False)
+            console.print(output.printable(told), markup=False)
     latency = ", ".join(
         f"{name} {value} ms" for name, value in verdict.latency_ms.items() if name.startswith("p") and value is not None
     )
@@ -155,9 +155,4 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
         console.print(f"latency, if both clocks agree: {latency}")
     console.print(audit_page.summary(verdict), style="green" if verdict.is_flawless() else "red")
     if out is not None:
-        console.print(_printable(f"page: {out / 'audit.html'}"), markup=False)
-
-
-def _printable(text: str) -> str:
-    """What records say may come from anybody: nothing of it is for the terminal itself."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        console.print(output.printable(f"page: {out / 'audit.html'}"), markup=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -189,7 +189,7 @@ def _show(found: Insight, seconds: float, out: str | None, *, as_json: bool, aga
         return
     _print(found)
     if out is not None:
-        output.console().print(f"page: {told['page']}")
+        output.console().print(output.printable(f"page: {told['page']}"), markup=False)
 
 
 def _replace(file: Path, content: bytes) -> None:
@@ -222,12 +222,17 @@ def _print(found: Insight) -> None:
     console.print(table)
     if len(found.topics) > _ROWS_SHOWN:
         console.print(f"and {len(found.topics) - _ROWS_SHOWN:,} topics more")
+    for line in (*_lines(found), summary(found)):
+        console.print(output.printable(line), markup=False)
+
+
+def _lines(found: Insight) -> Iterator[str]:
+    from holdfast.pipelines.insight_page import percent
+
     for row in (each for each in found.hot_keys["messages"] if each["rank"] <= _KEYS_SHOWN):
-        count = f"{row['messages']:,} messages, {percent(row['share'])}"
-        console.print(f"hot key of {row['topic']}: {row['key']} ({count})", markup=False)
+        yield f"hot key of {row['topic']}: {row['key']} ({row['messages']:,} messages, {percent(row['share'])})"
     for each in found.errors[:_ROWS_SHOWN]:
-        console.print(f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}", markup=False)
+        yield f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}"
     for each in found.cursors[:_ROWS_SHOWN]:
         if each["lag"]:
-            console.print(f"behind in {each['topic']}: {each['cursor']}, {each['lag']:,} messages", markup=False)
-    console.print(summary(found), markup=False)
+            yield f"behind in {each['topic']}: {each['cursor']}, {each['lag']:,} messages"
