@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from typer.testing import CliRunner
 
 from holdfast import pipelines
+from holdfast import spark as connector
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
@@ -195,6 +200,78 @@ def test_what_messages_say_is_not_for_the_terminal(
     assert told.count("[/bold]") >= 4
     assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
     assert "<b>" not in (tmp_path / "insight.html").read_text("utf-8")
+
+
+class Session:
+    """As far as a pipeline that does nothing needs one."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.sparkContext = SimpleNamespace(
+            setLogLevel=str, setLocalProperty=lambda *_: None, statusTracker=lambda: None, cancelAllJobs=lambda: None
+        )
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_java_starts_ends_the_command_when_java_can_be_ended(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session()
+
+    def start(*_: object, **__: object) -> Session:
+        assert threading.current_thread() is not threading.main_thread(), "Spark would set a handler of its own"
+        os.kill(os.getpid(), number)
+        return session
+
+    monkeypatch.setattr(connector, "session", start)
+    with pytest.raises(SystemExit) as ended, frame.running("audit", "local[1]", {}):
+        raise AssertionError("it went on")
+    assert ended.value.code == 128 + number and session.is_stopped
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_java_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(connector, "session", start)
+    with pytest.raises(PipelineFailed, match="JAVA_GATEWAY_EXITED"), frame.running("audit", "local[1]", {}):
+        raise AssertionError("it went on")
+
+
+@pytest.mark.parametrize(
+    ("environment", "conf", "options"),
+    [
+        ({}, {}, "-XX:+UseParallelGC"),
+        ({}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-XX:+UseParallelGC -Da=b"),
+        ({}, {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "-XX:+UseZGC"),
+        ({}, {"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, ""),
+        ({"JAVA_TOOL_OPTIONS": "-Xmx1g -XX:+UseG1GC"}, {}, ""),
+        ({"JAVA_TOOL_OPTIONS": "-XX:+UseG1GC"}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-Da=b"),
+    ],
+)
+def test_collector_that_somebody_has_chosen_stays_the_only_one(
+    environment: dict[str, str], conf: dict[str, str], options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java does not start with two of them."""
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given: dict[str, str] = {}
+
+    def start(*_: object, config: dict[str, str]) -> Session:
+        given.update(config)
+        return Session()
+
+    monkeypatch.setattr(connector, "session", start)
+    with frame.running("audit", "local[1]", conf):
+        pass
+    assert given.get("spark.driver.extraJavaOptions", "") == options
+    assert given["spark.driver.memory"] == "2g"
 
 
 @pytest.mark.parametrize(
