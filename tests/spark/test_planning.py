@@ -440,7 +440,7 @@ def test_group_goes_on_where_it_stood_in_a_topic_that_a_processor_delivers(tmp_p
 
         def publish(client: BlockingClient, count: int, end: int) -> None:
             client.publish_many("orders", [b"x"] * count)
-            wait_until(lambda: client.offset_at("orders.processed", "latest") == end, "they are processed", 30)
+            wait_until(lambda: client.offset_at("orders.processed", "latest") == end, "they are processed")
 
         with connect_blocking(f"holdfast://{servers}") as client:
             client.create_topic("orders")

@@ -98,7 +98,7 @@ def test_stream_is_run_once_then_continuously_and_stopped_in_order(
     thread = threading.Thread(target=lambda: ended.append(run(interval_s=0.1, stop=stop)))
     thread.start()
     broker.publish_many(topic, [b"y"] * 10, partition=1)
-    wait_until(lambda: sum(taken.values()) == 110, "what came since is taken", 25)
+    wait_until(lambda: sum(taken.values()) == 110, "what came since is taken")
     stop.set()
     thread.join(60)
     assert not thread.is_alive() and ended[0].is_stopped and ended[0].rows == 10
