@@ -13,7 +13,16 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, examples
-from holdfast.cli.pipeline.options import Conf, Config, Master, Once, Server, conf_pairs
+from holdfast.cli.pipeline.options import (
+    Conf,
+    Config,
+    Master,
+    Once,
+    Server,
+    WholeReportTopic,
+    conf_pairs,
+    report_whole,
+)
 from holdfast.cli.quantities import bytes_text, duration_s
 
 if TYPE_CHECKING:
@@ -30,6 +39,7 @@ _SETTINGS: Final[dict[str, type]] = {
     "once": bool,
     "every": str,
     "out": str,
+    "report_topic": str,
     "server": str,
 }
 _EVERY_S_DEFAULT: Final = 60.0
@@ -79,6 +89,7 @@ def insight(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write insight.json and insight.html there.", show_default=False)
     ] = None,
+    report_topic: WholeReportTopic = None,
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
@@ -94,7 +105,7 @@ def insight(
 
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "topic": topic, "topics_like": topics_like}
     flags |= {"since": since, "from": start, "window": window, "top": top, "once": once, "every": every}
-    flags |= {"out": None if out is None else str(out), "server": server}
+    flags |= {"out": None if out is None else str(out), "server": server, "report_topic": report_topic}
     chosen_master, spark_conf, own = frame.settings("insight", config, _SETTINGS, flags)
     looks_once = own.get("once", False)
     every_s = duration_s(own["every"]) if "every" in own else _EVERY_S_DEFAULT
@@ -118,6 +129,8 @@ def insight(
                 tell=progress.tell,
             )
             seconds = time.monotonic() - began
+            times = {name: getattr(found, name) for name in ("window_ms", "from_ms", "until_ms", "asked_ms")}
+            report_whole(own, "insight", {**times, **found.totals, "seconds": round(seconds, 3)})
             _show(found, seconds, own.get("out"), as_json=as_json, again_s=None if looks_once else every_s)
 
         look()
