@@ -22,7 +22,6 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,10 +171,8 @@ def running(
 
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
-        # In the main thread Spark would set a handler of its own, which raises in the middle of whatever is done.
-        with ThreadPoolExecutor(1) as thread:
-            starting = thread.submit(holdfast.spark.session, master, f"holdfast {name}", config=_conf(master, conf))
-            spark = starting.result()
+        with _handlers_kept():
+            spark = holdfast.spark.session(master, f"holdfast {name}", config=_conf(master, conf))
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])
         spark.sparkContext.setLogLevel("ERROR")
@@ -199,6 +196,25 @@ def running(
         except Py4JError as error:
             if not ended_by:
                 raise from_spark(f"it did not end in order: {error}") from error
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Spark sets a handler for SIGINT of its own at its start, which raises in the middle of whatever is done.
+
+    It would not in another thread; but then the main one does not find all that belongs to the session. What is no
+    function is set as ever: Java is started with SIGINT ignored, which is for us to hear.
+    """
+    setting = signal.signal
+
+    def keep(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if callable(handler) else setting(number, handler)
+
+    signal.signal = keep  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = setting
 
 
 def _conf(master: str, given: Mapping[str, str]) -> dict[str, str]:
