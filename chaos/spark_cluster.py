@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyspark
 
@@ -48,7 +48,9 @@ class SparkCluster:
         self.master = f"spark://127.0.0.1:{self._port}"
         self._wanted_workers = workers
         self._workers_started = 0
+        # The master's is the first; workers follow, and their hosts are in the same order.
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._hosts: list[str] = []
 
     def __enter__(self) -> SparkCluster:
         try:
@@ -105,6 +107,7 @@ class SparkCluster:
     def lose_worker(self) -> None:
         """Kill a worker with its executors, as the loss of a machine does; another one comes in its place."""
         worker = self._processes.pop(1)
+        self._hosts.pop(0)
         for pid in _children(worker.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -112,11 +115,21 @@ class SparkCluster:
         worker.wait()
         self._start_worker()
 
+    def wait_for_workers(self) -> None:
+        """Until the master knows of all of them, and none has anything to do."""
+
+        def is_idle() -> bool:
+            known = {worker["host"]: worker for worker in self._told().get("workers", ()) if worker["state"] == "ALIVE"}
+            return all(host in known and not known[host]["coresused"] for host in self._hosts)
+
+        wait_for(is_idle, "all workers are there and have nothing to do", START_S)
+
     def _start_worker(self) -> None:
         number = self._workers_started
         self._workers_started += 1
         # Hosts of their own: Spark tries a slow task again, while it runs, on another host only.
         host = f"127.0.0.{number + 1}"
+        self._hosts.append(host)
         sizes = ("--cores", "1", "--memory", "1g", "--host", host, "--webui-port", "0")
         folder = ("--work-dir", str(self._directory / f"worker-{number}"))
         self._start(f"worker-{number}", _WORKER, *sizes, *folder, self.master)
@@ -150,13 +163,17 @@ class SparkCluster:
         return " ".join((*class_archive.java_options(self._java), _SMALL_JAVA))
 
     def _is_serving(self) -> bool:
+        return self._told().get("status") == "ALIVE"
+
+    def _told(self) -> dict[str, Any]:
+        """What the master says of itself; nothing while it is not there."""
         for process in self._processes:
             assert process.poll() is None, f"a process of the cluster ended; see {self._directory}"
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._page_port}/json/", timeout=5) as answer:
-                return bool(json.load(answer)["status"] == "ALIVE")
+                return json.load(answer)  # type: ignore[no-any-return]
         except (OSError, ValueError):
-            return False
+            return {}
 
 
 def bare_python(directory: Path) -> Path:

@@ -14,15 +14,16 @@ from xdist.scheduler import LoadScopeScheduling
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# They share one Spark session and one broker, which take longer to start than most of these tests to run.
-ONE_PROCESS: Final = "tests/spark/session/"
+# They share one Spark session and one broker, or one Spark cluster, which take longer to start than most of these tests
+# to run.
+ONE_PROCESS: Final = ("tests/spark/session/", "tests/spark/test_cluster.py")
 
 
 class Scheduling(LoadScopeScheduling):
     """Each test goes to whichever process is free, but for those that share something dear: one gets all of those."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ONE_PROCESS if nodeid.startswith(ONE_PROCESS) else nodeid
+        return next((shared for shared in ONE_PROCESS if nodeid.startswith(shared)), nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:

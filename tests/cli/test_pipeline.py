@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from typer.testing import CliRunner
 
 from holdfast import pipelines
+from holdfast import spark as connector
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
-from holdfast.cli.pipeline.insight import _look_again
+from holdfast.cli.pipeline.insight import _look_again, _show
 from holdfast.pipelines import audit_page, frame
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
+from holdfast.pipelines.insight_findings import Insight
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -153,9 +158,10 @@ def test_what_records_say_is_not_for_the_terminal(
 ) -> None:
     monkeypatch.setattr(audit_page, "drawn", lambda _: "")
     example = {"topic": "[/bold]", "id": "a\x1b[2J\x9b2J", "partition": None}
+    columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
     verdict = Verdict(
         counts=Counter(sent=1, lost=1),
-        topics=[],
+        topics=[{"topic": "b\x1b[2J\x9b2J", "partition": None, **dict.fromkeys(columns, 1)}],
         receivers=[],
         latency_ms={},
         rate={"from_ms": 0, "bin_ms": 10},
@@ -165,6 +171,110 @@ def test_what_records_say_is_not_for_the_terminal(
     told = capsys.readouterr().out
     assert '"[/bold]"' in told and "[/red]\\x1b[2J/audit.html" in told
     assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_messages_say_is_not_for_the_terminal(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "<b>\x1b[2J\x9b2J\n[/bold]"
+    key = {"topic": "orders", "rank": 1, "key": evil, "messages": 1, "bytes": 1, "share": 1.0}
+    found = Insight(
+        window_ms=1000,
+        from_ms=0,
+        until_ms=1000,
+        asked_ms=1000,
+        totals={"messages": 1, "bytes": 1, "topics": 1, "dead": 0, "dead_share": 0.0},
+        topics=[],
+        partitions=[],
+        windows=[],
+        partition_windows=[],
+        sizes=[],
+        hot_keys={"messages": [key], "bytes": [key]},
+        errors=[{"topic": "orders", "kind": evil, "dead": 1, "error": evil}],
+        cursors=[{"topic": "orders", "cursor": evil, "lag": 1}],
+    )
+    _show(found, 1.0, str(tmp_path), as_json=as_json, again_s=None)
+    told = capsys.readouterr().out
+    assert told.count("[/bold]") >= 4
+    assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
+    assert "<b>" not in (tmp_path / "insight.html").read_text("utf-8")
+
+
+class Session:
+    """As far as a pipeline that does nothing needs one."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.sparkContext = SimpleNamespace(
+            setLogLevel=str, setLocalProperty=lambda *_: None, statusTracker=lambda: None, cancelAllJobs=lambda: None
+        )
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_java_starts_ends_the_command_when_java_can_be_ended(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session()
+
+    def start(*_: object, **__: object) -> Session:
+        # As Spark does: Java must not hear Ctrl-C; and its own handler raises in the middle of whatever is done.
+        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
+        signal.signal(signal.SIGUSR2, before)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.kill(os.getpid(), number)
+        return session
+
+    monkeypatch.setattr(connector, "session", start)
+    with pytest.raises(SystemExit) as ended, frame.running("audit", "local[1]", {}):
+        raise AssertionError("it went on")
+    assert ended.value.code == 128 + number and session.is_stopped
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_java_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(connector, "session", start)
+    with pytest.raises(PipelineFailed, match="JAVA_GATEWAY_EXITED"), frame.running("audit", "local[1]", {}):
+        raise AssertionError("it went on")
+
+
+@pytest.mark.parametrize(
+    ("environment", "conf", "options"),
+    [
+        ({}, {}, "-XX:+UseParallelGC"),
+        ({}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-XX:+UseParallelGC -Da=b"),
+        ({}, {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "-XX:+UseZGC"),
+        ({}, {"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, ""),
+        ({"JAVA_TOOL_OPTIONS": "-Xmx1g -XX:+UseG1GC"}, {}, ""),
+        ({"JAVA_TOOL_OPTIONS": "-XX:+UseG1GC"}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-Da=b"),
+    ],
+)
+def test_collector_that_somebody_has_chosen_stays_the_only_one(
+    environment: dict[str, str], conf: dict[str, str], options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java does not start with two of them."""
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given: dict[str, str] = {}
+
+    def start(*_: object, config: dict[str, str]) -> Session:
+        given.update(config)
+        return Session()
+
+    monkeypatch.setattr(connector, "session", start)
+    with frame.running("audit", "local[1]", conf):
+        pass
+    assert given.get("spark.driver.extraJavaOptions", "") == options
+    assert given["spark.driver.memory"] == "2g"
 
 
 @pytest.mark.parametrize(

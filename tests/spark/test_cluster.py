@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -10,6 +9,7 @@ import signal
 import subprocess
 import sysconfig
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,10 @@ from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
 from tests.support.postgres import Server
 
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
 MESSAGES = 20_000
+VALUES = [b"%d of many" % number for number in range(MESSAGES)]
 FUNCTION = """
 import pathlib
 import time
@@ -40,30 +43,61 @@ def doubled(batch):
     return pa.table({"value": [str(2 * int(value)) for value in batch["value"].to_pylist()]})
 """
 SPILLED = 40_000
+# Twice what it took on two cores with thirty processes that wanted to run.
+AUDIT_S = 120.0
 USE_ARCHIVE = {"HOLDFAST_SPARK_CLASS_ARCHIVE": "use"}
 
 
-def audited(spark: SparkCluster, directory: Path) -> None:
-    """The audit of a random log, as a command on the cluster: it finds what plain Python does."""
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the cluster is; commands that run Python on executors find one there that does not have Holdfast."""
+    directory = tmp_path_factory.mktemp("cluster")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
+        patch.setenv("PYSPARK_PYTHON", str(bare_python(directory / "bare")))
+        patch.chdir(Path(__file__).parents[2])
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def started(place: Path) -> Iterator[SparkCluster]:
+    with SparkCluster(place / "spark") as spark:
+        yield spark
+
+
+@pytest.fixture
+def spark(started: SparkCluster) -> SparkCluster:
+    """With two workers that have nothing to do, whatever the test before has done to them."""
+    started.wait_for_workers()
+    return started
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=1) as started:
+        yield started
+
+
+def test_audit_on_a_cluster_finds_what_plain_python_does(spark: SparkCluster, tmp_path: Path) -> None:
     dice = random.Random(16)
     logs = [random_log(dice, f"case-{number}") for number in range(50)]
     sent, received = ([line for log in logs for line in log[side]] for side in (0, 1))
-    files = ("--sent", write(directory / "sent.ndjson", sent), "--received", write(directory / "got.ndjson", received))
+    files = ("--sent", write(tmp_path / "sent.ndjson", sent), "--received", write(tmp_path / "got.ndjson", received))
     conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
     options = ("--master", spark.master, *conf, "--json")
-    ended = holdfast("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=chaos.RECOVERY_S)
+    ended = holdfast("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=AUDIT_S)
     assert ended.code == 1, ended
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)
     assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
 
 
-async def recovered(spark: SparkCluster, directory: Path) -> None:
-    """A recovery on the cluster, of which one worker is killed as soon as something is stored."""
-    server = Server(directory / "postgres", "fsync=off", "autovacuum=off")
+async def test_recovery_that_loses_a_worker_stores_everything_once(spark: SparkCluster, tmp_path: Path) -> None:
+    """A worker is killed as soon as something is stored."""
+    server = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
     await server.start()
     try:
-        spills = directory / "spills"
+        spills = tmp_path / "spills"
         expected = chaos_recover.write_spills(spills, random.Random(16), SPILLED)
         # What a recovery needs there beside Holdfast itself.
         more = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
@@ -77,11 +111,15 @@ async def recovered(spark: SparkCluster, directory: Path) -> None:
         server.kill()
 
 
-def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values: list[bytes]) -> None:
-    """The topic in files, by a command on the cluster that loses a worker in the middle: every offset is there once."""
-    archive = directory / "archive"
-    log = directory / "archive.log"
-    driver = chaos_archive.Driver(archive, cluster.url, log, chaos.TOPIC, spark.master, spark.config)
+def test_archive_that_loses_a_worker_has_every_offset_once(
+    spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    log = tmp_path / "archive.log"
+    with cluster.connect_blocking() as broker:
+        broker.create_topic("archived", partitions=2)
+        broker.publish_many("archived", VALUES)
+    driver = chaos_archive.Driver(archive, cluster.url, log, "archived", spark.master, spark.config)
     process = driver.start("--once", "--batch-size", "256KiB", "--compact-files", "3")
     try:
         chaos_archive.wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), process)
@@ -93,29 +131,30 @@ def archived(spark: SparkCluster, cluster: LocalCluster, directory: Path, values
     reader = ArchiveReader(archive)
     files = [reader.files / path for path in reader.load().files]
     assert len(set(chaos_archive.places(files))) == MESSAGES == len(chaos_archive.places(files))
-    assert chaos_archive.values(files) == sorted(values)
+    assert chaos_archive.values(files) == sorted(VALUES)
 
 
-def transformed(spark: SparkCluster, cluster: LocalCluster, directory: Path) -> None:
+def test_transform_that_loses_a_worker_makes_each_message_once(
+    spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
+) -> None:
     """A function of a file, on executors that have nothing of ours, one of whose workers is killed in the middle."""
-    (directory / "shop.py").write_text(FUNCTION)
+    (tmp_path / "shop.py").write_text(FUNCTION)
     values = [b"x%d" % number if number % 25 == 3 else b"%d" % number for number in range(200)]
     conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
     with cluster.connect_blocking() as broker:
         broker.create_topic("numbers", partitions=2)
         broker.publish_many("numbers", [NewMessage(value=value, key=value) for value in values])
-        options = ["--source", "numbers", "--target", "doubled", "--function", f"{directory / 'shop.py'}:doubled"]
-        options += ["--checkpoint", str(directory / "transform"), "--batch-rows", "20", "--once", "--json"]
+        options = ["--source", "numbers", "--target", "doubled", "--function", f"{tmp_path / 'shop.py'}:doubled"]
+        options += ["--checkpoint", str(tmp_path / "transform"), "--batch-rows", "20", "--once", "--json"]
         options += ["--server", cluster.url.removeprefix("holdfast://"), "--master", spark.master, *conf]
         staged = chaos.counted(cluster)["staged_messages"]
-        python = str(directory / "bare" / "python")
         driver = subprocess.Popen(
             [*HOLDFAST, "pipeline", "transform", *options],
-            env=environment(**USE_ARCHIVE, PYSPARK_PYTHON=python),
+            env=environment(**USE_ARCHIVE),
             stdout=subprocess.PIPE,
         )
         try:
-            begun = directory / "begun"
+            begun = tmp_path / "begun"
             wait_for(begun.exists, "the function is called on an executor", chaos.RECOVERY_S)
             spark.lose_worker()
             told, _ = driver.communicate(timeout=chaos.RECOVERY_S)
@@ -136,45 +175,36 @@ def transformed(spark: SparkCluster, cluster: LocalCluster, directory: Path) -> 
     assert found["numbers.dead"] == sorted(value for value in values if not value.isdigit())
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_killed_executors_and_drivers_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def await_more(cluster: LocalCluster, name: str, before: dict[str, int]) -> None:
+    wait_for(lambda: chaos.counted(cluster)[name] > before[name], f"there is more that is {name}", chaos.RECOVERY_S)
+
+
+def test_killed_executors_and_drivers_lose_and_double_nothing(
+    spark: SparkCluster, cluster: LocalCluster, place: Path, tmp_path: Path
+) -> None:
     """The short form of `make chaos-spark`: a query copies a topic to another one.
 
     The last driver speculates: of a task that is slow both tries have all of its rows, and one of them counts.
     """
-    monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
-    monkeypatch.chdir(Path(__file__).parents[2])
-    values = [b"%d of many" % number for number in range(MESSAGES)]
-    # Commands that run Python on executors find the same one there.
-    monkeypatch.setenv("PYSPARK_PYTHON", str(bare_python(tmp_path / "bare")))
-    with (
-        LocalCluster(nodes=1) as cluster,
-        cluster.connect_blocking() as broker,
-        SparkCluster(tmp_path / "spark") as spark,
-    ):
+    with cluster.connect_blocking() as broker:
         for topic in (chaos.TOPIC, chaos.COPY):
             broker.create_topic(topic, partitions=2)
-        broker.publish_many(chaos.TOPIC, values[: MESSAGES // 2])
-        driver = chaos.Driver(spark, cluster, tmp_path, "copy")
+        broker.publish_many(chaos.TOPIC, VALUES[: MESSAGES // 2])
+        driver = chaos.Driver(spark, cluster, place, "copy")
         try:
+            before = chaos.counted(cluster)
             driver.start()
-            wait_for(lambda: chaos.counted(cluster)["staged_messages"] > 0, "some is staged", chaos.RECOVERY_S)
+            await_more(cluster, "staged_messages", before)
             os.kill(spark.executors()[0], signal.SIGKILL)
-            wait_for(
-                lambda: chaos.counted(cluster)["committed"] > 0, "the batch is committed all the same", chaos.RECOVERY_S
-            )
-            staged = chaos.counted(cluster)["staged_messages"]
-            broker.publish_many(chaos.TOPIC, values[MESSAGES // 2 :])
-            wait_for(lambda: chaos.counted(cluster)["staged_messages"] > staged, "more is staged", chaos.RECOVERY_S)
+            # The batch is committed all the same.
+            await_more(cluster, "committed", before)
+            before = chaos.counted(cluster)
+            broker.publish_many(chaos.TOPIC, VALUES[MESSAGES // 2 :])
+            await_more(cluster, "staged_messages", before)
             driver.kill()
             found = driver.drain(straggles=tmp_path / "straggled")
             assert (tmp_path / "straggled").exists(), "a task was tried twice at the same time"
         finally:
             driver.close()
-        audited(spark, tmp_path)
-        transformed(spark, cluster, tmp_path)
-        archived(spark, cluster, tmp_path, values)
-        asyncio.run(recovered(spark, tmp_path))
-    exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, values))}
+    exact = {"rows": MESSAGES, "places": MESSAGES, "values": MESSAGES, "checksum": sum(map(zlib.crc32, VALUES))}
     assert found == {"read": exact, "written": exact}

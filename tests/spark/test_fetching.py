@@ -71,7 +71,7 @@ def brokers(*scripts: Script, topic_created_ms: int = CREATED_MS) -> Iterator[tu
             server.server_close()
 
 
-def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 5.0, wanted: Slice = WANTED) -> list[int]:
+def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 60.0, wanted: Slice = WANTED) -> list[int]:
     with brokers(*scripts) as servers:
         source = Source(servers, timeout_s, fails)
         found: list[int] = []
@@ -200,7 +200,7 @@ def test_topic_is_not_gone_because_one_broker_of_several_has_not_heard_of_it(
             lambda _: refusal(404, "topic_not_found"),
             lambda _: refusal(503, "no_quorum"),
             fails=fails,
-            timeout_s=0.5,
+            timeout_s=1.0,
         )
     assert raised.value.code == "connection_lost"
 
@@ -216,7 +216,7 @@ def test_messages_of_another_topic_of_that_name_are_not_taken_for_those_planned(
 
     def read() -> list[Fetched]:
         with brokers(anew, topic_created_ms=CREATED_MS + 1) as servers:
-            return list(fetch(Source(servers, 5.0, fails), WANTED))
+            return list(fetch(Source(servers, 60.0, fails), WANTED))
 
     if fails:
         with pytest.raises(HoldfastError, match=r"\[data_lost\].*offsets 2 to 7 is gone with its topic"):
@@ -226,8 +226,8 @@ def test_messages_of_another_topic_of_that_name_are_not_taken_for_those_planned(
 
 
 def test_broker_that_stays_away_is_told_with_what_was_tried() -> None:
-    with pytest.raises(HoldfastError, match=r"\[connection_lost\].*within 0.2 s \(brokerTimeout\).*says unavailable"):
-        offsets_read(lambda _: refusal(503, "unavailable"), timeout_s=0.2)
+    with pytest.raises(HoldfastError, match=r"\[connection_lost\].*within 1 s \(brokerTimeout\).*says unavailable"):
+        offsets_read(lambda _: refusal(503, "unavailable"), timeout_s=1.0)
 
 
 def test_query_that_stops_reading_leaves_no_thread() -> None:
@@ -236,13 +236,13 @@ def test_query_that_stops_reading_leaves_no_thread() -> None:
         return 200, stored(first, 1), first + 1
 
     with brokers(endless) as servers:
-        reading = fetch(Source(servers, 5.0, True), Slice("orders", CREATED_MS, 0, 0, 1_000_000))
+        reading = fetch(Source(servers, 60.0, True), Slice("orders", CREATED_MS, 0, 0, 1_000_000))
         next(reading)
         reading.close()  # type: ignore[attr-defined]
         assert [each.name for each in threading.enumerate() if each.name.startswith("reading")] == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("is_silent", [True, False])
 def test_query_that_stops_reading_does_not_wait_for_a_broker(is_silent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that falls silent for longer than the test may take, or that has no leader for as long."""
@@ -260,7 +260,7 @@ def test_query_that_stops_reading_does_not_wait_for_a_broker(is_silent: bool, mo
     with brokers(first_and_no_more) as servers:
         reading = fetch(Source(servers, 600.0, True), Slice("orders", CREATED_MS, 0, 0, 1_000))
         next(reading)
-        assert asked_again.wait(30)
+        assert asked_again.wait(60)
         reading.close()  # type: ignore[attr-defined]
         assert [each.name for each in threading.enumerate() if each.name.startswith("reading")] == []
         released.set()

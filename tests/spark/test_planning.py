@@ -441,7 +441,7 @@ def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_top
         with connect_blocking(f"holdfast://{servers}") as client:
             client.create_topic("orders")
             client.publish_many("orders", [b"x"] * 5)
-            wait_until(lambda: client.offset_at("orders.processed", "latest") == 5, "they are processed", 30)
+            wait_until(lambda: client.offset_at("orders.processed", "latest") == 5, "they are processed")
             with pytest.raises(HoldfastError, match="leave groupId away") as refused:
                 first_place("orders", groupId="g")
             assert "orders.processed" in str(refused.value)

@@ -14,6 +14,7 @@ from holdfast.cli import (
     config,
     cursors,
     doctor,
+    output,
     pair,
     proxy,
     publish,
@@ -85,10 +86,10 @@ def main() -> None:
     try:
         app()
     except HoldfastError as error:
-        print(f"holdfast: {error.message} [{error.code}]", file=sys.stderr)
+        output.note(f"holdfast: {error.message} [{error.code}]")
         sys.exit(EXIT_ERROR)
     except OSError as error:
         # The world's fault: a full disk, a missing permission. Which file and why is what helps.
         where = f"{error.filename}: " if error.filename else ""
-        print(f"holdfast: {where}{error.strerror or error}", file=sys.stderr)
+        output.note(f"holdfast: {where}{error.strerror or error}")
         sys.exit(EXIT_ERROR)

@@ -5,6 +5,7 @@ rich is imported when something is drawn with it, so that commands whose output 
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,27 @@ if TYPE_CHECKING:
 
 
 _PIPE_COLUMNS = 500
+# What JSON leaves as it is, and a terminal takes for commands.
+_CONTROLS = re.compile("[\x7f-\x9f]")
 
 
 def print_json(result: Any) -> None:
     """One object on one line, out at once: whoever reads a stream waits for it."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    text = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(result).decode())
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """What messages, records and brokers say may come from anybody: nothing of it is for the terminal itself."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def note(text: str) -> None:
     """A line for the person at the terminal, never part of the output."""
-    print(text, file=sys.stderr, flush=True)
+    print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
 def console() -> Console:
@@ -48,21 +57,21 @@ def coloured(text: str, colour: str) -> Text:
     """A cell of a table; what is appended to it has no colour."""
     from rich.text import Text
 
-    return Text().append(text, colour)
+    return Text().append(printable(text), colour)
 
 
 def table(*columns: str, numbers: tuple[str, ...] = (), has_markup: bool = False) -> Table:
     """A table without lines; columns that are `numbers` are set to the right.
 
-    What is in its cells comes from brokers, receivers and files, and is shown as it is: `[::1]` is an address. With
-    `has_markup`, whoever adds a row escapes such text.
+    What is in its cells comes from brokers, receivers and files, and is shown as it is: `[::1]` is an address; only
+    what is not printable is escaped. With `has_markup`, whoever adds a row escapes such text.
     """
     from rich.table import Table
     from rich.text import Text
 
     class AsItIs(Table):
         def add_row(self, *cells: RenderableType | None, **more: Any) -> None:
-            super().add_row(*(Text(each) if isinstance(each, str) else each for each in cells), **more)
+            super().add_row(*(Text(printable(each)) if isinstance(each, str) else each for each in cells), **more)
 
     made = (Table if has_markup else AsItIs)(box=None, pad_edge=False, header_style="bold")
     for name in columns:

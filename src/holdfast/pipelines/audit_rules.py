@@ -10,6 +10,7 @@ stream is looked at stretch by stretch, with the highest number of all stretches
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # Within which sequences must rise.
 STREAM: Final = ("receiver", "topic", "producer", "partition")
+_RUN: Final = (*STREAM, "stretch")
+# So many runs are sent to everybody who looks at messages, some 10 MB; more are not.
+RUNS_SENT_MAX: Final = 100_000
 # Receptions closer to each other than this are no silence.
 SILENCE_MS_MIN: Final = 10
 # Sorting compares this number first, and nearly never anything else.
@@ -74,46 +78,52 @@ def _cut(rows: DataFrame, pieces: int) -> DataFrame:
 
 
 def runs(rows: DataFrame) -> DataFrame:
-    """Each stretch of each stream, numbered, with `head`, the highest sequence of all stretches before it, if any.
+    """Each stretch of each stream, with `head`, the highest sequence of all stretches before it, if any.
 
     `from_ms` and `until_ms` are the first and the last time that anybody has noted in it.
     """
     before = Window.partitionBy(*STREAM).orderBy("stretch").rowsBetween(Window.unboundedPreceding, -1)
     stretches = (
         _received(rows)
-        .groupBy(*STREAM, "stretch")
+        .groupBy(*_RUN)
         .agg(
             f.max("sequence").alias("highest"),
             f.least(f.min("received_ms"), f.min("sent_ms")).alias("from_ms"),
             f.greatest(f.max("received_ms"), f.max("sent_ms")).alias("until_ms"),
         )
     )
-    # By what they are, so that a run that is counted again, on another machine, has its number again.
-    number = f.row_number().over(Window.orderBy(*STREAM, "stretch"))
-    return stretches.select("*", f.max("highest").over(before).alias("head"), number.alias("run")).drop("highest")
+    return stretches.select("*", f.max("highest").over(before).alias("head")).drop("highest")
 
 
-def late(rows: DataFrame, runs: DataFrame) -> DataFrame:
-    """What was received after a later one of the same producer.
+def late(rows: DataFrame, runs: DataFrame, count: int) -> DataFrame:
+    """What was received after a later one of the same producer; `count` says how many runs there are.
 
     Only first copies are here: a second one is doubled, never late, and its number was counted with the first. What
     nobody sent has no sequence, is not late and makes nobody late.
     """
-    # Every message is sorted by its place in its run, so the names of its stream stay behind, and a number goes.
-    numbers = f.broadcast(runs.select(*STREAM, "stretch", "run", "head"))
-    placed = (
-        _received(rows)
-        .where("sequence is not null")
-        .join(numbers, [*STREAM, "stretch"])
-        .select("run", "place", "sequence", "head", "id", "received_ms")
-    )
-    before = Window.partitionBy("run").orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
-    found = (
-        placed.withColumn("highest", f.max("sequence").over(before))
+    ordered = _received(rows).where("sequence is not null")
+    if count > RUNS_SENT_MAX:
+        # Millions of short streams: they go where their messages are sorted, and nobody has all of them.
+        heads = runs.select(*_RUN, "head").hint("shuffle_merge")
+        return _behind(ordered.join(heads, [*_RUN]), _RUN, STREAM)
+    # Every message is sorted by its place in its run, so the names of its stream stay behind, and a number goes. It is
+    # given by what they are, so that a run that is counted again, on another machine, has its number again.
+    numbered = runs.select(*_RUN, "head", f.row_number().over(Window.orderBy(*_RUN)).alias("run"))
+    placed = ordered.join(f.broadcast(numbered), [*_RUN])
+    found = _behind(placed, ("run",), ("run",))
+    return found.join(f.broadcast(numbered.select(*STREAM, "run")), "run").drop("run")
+
+
+def _behind(placed: DataFrame, run: Sequence[str], kept: Sequence[str]) -> DataFrame:
+    """Rows with a lower number than one before them in their run, or in those before it."""
+    before = Window.partitionBy(*run).orderBy("place").rowsBetween(Window.unboundedPreceding, -1)
+    columns = dict.fromkeys((*run, *kept, "place", "sequence", "head", "id", "received_ms"))
+    return (
+        placed.select(*columns)
+        .withColumn("highest", f.max("sequence").over(before))
         .where(f.col("sequence") < f.greatest("highest", "head"))
-        .select("run", "sequence", "id", "received_ms")
+        .select(*kept, "sequence", "id", "received_ms")
     )
-    return found.join(f.broadcast(runs.select(*STREAM, "run")), "run").drop("run")
 
 
 def _received(rows: DataFrame) -> DataFrame:

@@ -91,9 +91,10 @@ def _audit_records(
 ) -> Verdict:
     rows = rules.joined(sent.good, received.good, pieces).persist(StorageLevel.DISK_ONLY)
     runs = rules.runs(rows).persist(StorageLevel.MEMORY_AND_DISK)
-    late = rules.late(rows, runs).persist(StorageLevel.MEMORY_AND_DISK)
+    late = None
     try:
-        times = runs.selectExpr("min(from_ms)", "max(until_ms)").collect()[0]
+        times = runs.selectExpr("min(from_ms)", "max(until_ms)", "count(*) as runs").collect()[0]
+        late = rules.late(rows, runs, times["runs"]).persist(StorageLevel.MEMORY_AND_DISK)
         if times[0] is None:
             times = rows.selectExpr("min(sent_ms)", "max(sent_ms)").collect()[0]
         from_ms, until_ms = (int(times[0] or 0), int(times[1] or 0))
@@ -112,7 +113,8 @@ def _audit_records(
         tell("gathering examples")
         _add_examples(verdict, rows, late)
     finally:
-        late.unpersist()
+        if late is not None:
+            late.unpersist()
         runs.unpersist()
         rows.unpersist()
     return verdict

@@ -34,10 +34,13 @@ if TYPE_CHECKING:
 _EXIT_SIGNAL: Final = 128
 MASTER_DEFAULT: Final = "local[*]"
 _SHARED: Final = {"master": str, "conf": dict}
-# What a pipeline needs on one machine, where Spark's own gigabyte is little; an own setting goes before it. Java's
-# usual collector is made for short pauses, of which a pipeline has no use: with the parallel one everything together
+# What a pipeline needs on one machine, where Spark's own gigabyte is little; an own setting goes before it.
+_LOCAL_CONF: Final = {"spark.driver.memory": "2g"}
+# Java's usual collector is made for short pauses, of which a pipeline has no use: with this one everything together
 # takes a sixth less of processor time.
-_LOCAL_CONF: Final = {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # Spark's own progress bar writes over ours.
 _CONF: Final = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
 _LOOK_S: Final = 1.0
@@ -152,23 +155,29 @@ def running(
     except ModuleNotFoundError as missing:
         raise spark_not_installed(missing) from missing
 
-    local = _LOCAL_CONF if master.startswith("local") else {}
-    spark = holdfast.spark.session(master, f"holdfast {name}", config={**_CONF, **local, **conf})
-    spark.sparkContext.setLogLevel("ERROR")
-    # Tasks of a job that is cancelled end at once, not when they are done.
-    spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+    spark: SparkSession | None = None
     ended_by: list[int] = []
     ended = threading.Event()
 
     def leave(number: int, _: object) -> None:
-        if stop is not None and not stop.asked.is_set():
+        if spark is None:
+            # Java is being started. Whoever leaves in the middle of that may leave it behind.
+            ended_by.append(number)
+        elif stop is not None and not stop.asked.is_set():
             stop.ask(number)
         elif not ended_by:
             ended_by.append(number)
             threading.Thread(target=_cancel, args=(spark, ended), daemon=True).start()
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
+        with _handlers_kept():
+            spark = holdfast.spark.session(master, f"holdfast {name}", config=_conf(master, conf))
+        if ended_by:
+            raise SystemExit(_EXIT_SIGNAL + ended_by[0])
+        spark.sparkContext.setLogLevel("ERROR")
+        # Tasks of a job that is cancelled end at once, not when they are done.
+        spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
         with Progress(spark, name) as progress:
             yield spark, progress
         if ended_by:
@@ -182,10 +191,43 @@ def running(
         for number, handler in before.items():
             signal.signal(number, handler)
         try:
-            spark.stop()
+            if spark is not None:
+                spark.stop()
         except Py4JError as error:
             if not ended_by:
                 raise from_spark(f"it did not end in order: {error}") from error
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Spark sets a handler for SIGINT of its own at its start, which raises in the middle of whatever is done.
+
+    It would not in another thread; but then the main one does not find all that belongs to the session. What is no
+    function is set as ever: Java is started with SIGINT ignored, which is for us to hear.
+    """
+    setting = signal.signal
+
+    def keep(number: int, handler: Any) -> Any:
+        return signal.getsignal(number) if callable(handler) else setting(number, handler)
+
+    signal.signal = keep  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = setting
+
+
+def _conf(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's settings: those that are given, and ours where they say nothing."""
+    from holdfast.spark.java import is_collector_chosen
+
+    if not master.startswith("local"):
+        return {**_CONF, **given}
+    conf = {**_CONF, **_LOCAL_CONF, **given}
+    # Java does not start with two of them.
+    if not is_collector_chosen(given.get(_JAVA_OPTIONS, ""), given.get("spark.driver.defaultJavaOptions", "")):
+        conf[_JAVA_OPTIONS] = " ".join(filter(None, (_COLLECTOR, given.get(_JAVA_OPTIONS))))
+    return conf
 
 
 def _cancel(spark: SparkSession, ended: threading.Event) -> None:

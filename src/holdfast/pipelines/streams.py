@@ -90,7 +90,7 @@ class StreamRun:
 
 
 class Reports:
-    """Publishes the figures of each batch as JSON; what cannot be published is logged, and the query goes on."""
+    """Publishes figures as JSON, of a batch or of a whole run; what cannot be is logged, and the pipeline goes on."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._url = servers if "://" in servers else f"holdfast://{servers}"
@@ -98,8 +98,6 @@ class Reports:
         self._client: BlockingClient | None = None
 
     def publish(self, name: str, query_id: str, figures: BatchFigures) -> None:
-        from holdfast.client import connect_blocking
-
         told = {
             "pipeline": name,
             "query": query_id,
@@ -112,12 +110,21 @@ class Reports:
             **figures.counts,
             "offsets": figures.offsets,
         }
+        self._send(told, f"of batch {figures.batch}", f"{query_id}/{figures.batch}")
+
+    def publish_whole(self, name: str, figures: Mapping[str, Any]) -> None:
+        """Those of a pipeline that has no batches."""
+        self._send({"pipeline": name, **figures}, f"of {name}")
+
+    def _send(self, told: Mapping[str, Any], which: str, message_id: str | None = None) -> None:
+        from holdfast.client import connect_blocking
+
         try:
             if self._client is None:
                 self._client = connect_blocking(self._url, timeout_s=_REPORT_TIMEOUT_S)
-            self._client.publish(self._topic, told, id=f"{query_id}/{figures.batch}")
+            self._client.publish(self._topic, told, id=message_id)
         except HoldfastError as error:
-            _log.warning("the figures of batch %d are not in %s: %s", figures.batch, self._topic, error)
+            _log.warning("the figures %s are not in %s: %s", which, self._topic, error)
 
     def close(self) -> None:
         if self._client is not None:

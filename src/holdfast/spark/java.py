@@ -19,6 +19,15 @@ _SLOW_FORKS_ONLY: Final = 24
 _OPTIONAL_MODULE: Final = "jdk.incubator.vector"
 _VERSION: Final = re.compile(r'version "((\d+)[^"]*)"')
 _ANSWER_S: Final = 30.0
+_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# Where Java, and what starts it for Spark, looks for options beside the command.
+_OPTIONS_ELSEWHERE: Final = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
+)
 # Hands everything on but the module that this Java lacks.
 _WRAPPER: Final = """#!/bin/sh
 for word do shift; [ "$word" = --add-modules={module} ] || set -- "$@" "$word"; done
@@ -60,6 +69,12 @@ def find_java() -> Java:
 def quick_forks(java: Java) -> list[str]:
     """What makes Java start processes without a helper in between, which takes several times as long."""
     return ["-Djdk.lang.Process.launchMechanism=VFORK"] if int(java.version.split(".")[0]) < _SLOW_FORKS_ONLY else []
+
+
+def is_collector_chosen(*options: str) -> bool:
+    """Whether these options, or the environment, name a garbage collector: Java does not start with a second one."""
+    environment = (os.environ.get(name, "") for name in _OPTIONS_ELSEWHERE)
+    return any(_COLLECTOR.search(each) for each in (*options, *environment))
 
 
 def _homes() -> Iterator[Path]:

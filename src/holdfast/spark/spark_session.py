@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from holdfast.spark import class_archive
 from holdfast.spark.interpreter import choose_python
-from holdfast.spark.java import find_java, quick_forks
+from holdfast.spark.java import find_java, is_collector_chosen, quick_forks
 from holdfast.spark.shipping import cluster_config
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def session(
     os.environ["JAVA_HOME"] = str(java.home)
     choose_python(python, is_local=is_local)
     # Java that only puts together how to start Java.
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    collector = "" if is_collector_chosen() else " -XX:+UseSerialGC"
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", f"-XX:TieredStopAtLevel=1{collector}")
     settings = {
         **(_LOCAL_SETTINGS if is_local else {}),
         # Opt-in for each query by the option pushFilters; without this Spark refuses readers that can do it.

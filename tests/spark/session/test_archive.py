@@ -107,13 +107,13 @@ def test_history_joins_archive_and_log_while_both_move(
         archiving.start()
         sent = 100
         try:
-            wait_until(lambda: bool(ArchiveReader(to).load().files), "something is archived", 60)
+            wait_until(lambda: bool(ArchiveReader(to).load().files), "something is archived")
             for number in range(1, 5):
                 # Retention takes what the archive has, and never what it has not: it gets no further than that.
                 for part in range(3):
                     broker.publish_many("moving", messages(f"m{number}-{part}", 150))
                     sent += 150
-                    wait_until(lambda: broker.cursor("moving", "archive").lag < 200, "the archive keeps up", 60)
+                    wait_until(lambda: broker.cursor("moving", "archive").lag < 200, "the archive keeps up")
                 rows = holdfast.spark.history("moving", archive=to, servers=servers, spark=spark)
                 found = rows.selectExpr(
                     "count(*)", "count(DISTINCT partition, offset)", "count(DISTINCT id)"

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import pipelines
 from holdfast.model.errors import HoldfastError
-from holdfast.pipelines import audit_page
+from holdfast.pipelines import audit_page, audit_rules
 from holdfast.pipelines.audit_verdict import EXAMPLES_MAX, Verdict
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
@@ -25,8 +25,12 @@ def counted(verdict: Verdict, topic: str) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in COUNTS}
 
 
-def test_verdict_is_what_plain_python_finds(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs_sent_max", [audit_rules.RUNS_SENT_MAX, 0])
+def test_verdict_is_what_plain_python_finds(
+    runs_sent_max: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Many random logs in one job: everything is judged within a topic, so each log has one of its own."""
+    monkeypatch.setattr(audit_rules, "RUNS_SENT_MAX", runs_sent_max)
     dice = random.Random(20261116)
     logs = {f"case-{number}": random_log(dice, f"case-{number}") for number in range(CASES)}
     sent = [line for log, _ in logs.values() for line in log]
@@ -56,6 +60,18 @@ def test_verdict_is_what_plain_python_finds(spark: SparkSession, tmp_path: Path)
     assert {name: len(each) for name, each in verdict.examples.items()} == dict.fromkeys(COUNTS[3:], EXAMPLES_MAX)
     page = audit_page.drawn(verdict)
     assert page.count("<svg") == 3 and "prefers-color-scheme: dark" in page and "http" not in page
+
+
+def test_audit_of_many_streams_sends_none_of_them_to_everybody(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As many streams as messages must not have to fit into one process."""
+    names = dict.fromkeys(("receiver", "topic", "producer", "id"), "cast(id as string)")
+    numbers = dict.fromkeys(("partition", "stretch", "sequence", "received_ms", "sent_ms", "copies", "place"), "id")
+    rows = spark.range(1).selectExpr(*(f"{value} as {name}" for name, value in (names | numbers).items()))
+    for count, expected in ((audit_rules.RUNS_SENT_MAX, True), (audit_rules.RUNS_SENT_MAX + 1, False)):
+        audit_rules.late(rows, audit_rules.runs(rows), count).explain()
+        assert ("Broadcast" in capsys.readouterr().out) is expected
 
 
 def test_every_receiver_must_have_everything_where_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast import BlockingClient
 from holdfast.testing import LocalCluster
 from tests.spark.session.conftest import Reading
+from tests.support.broker_process import wait_until
 
 
 def places(spark: SparkSession, directory: Path) -> list[tuple[int, int]]:
@@ -36,7 +37,7 @@ def test_restart_goes_on_where_the_checkpoint_is(
     reached, known = (json.loads(source[name])["offsets"][reading.topic] for name in ("endOffset", "latestOffset"))
     assert sum(reached.values()) == 40 and known == {"0": 50, "1": 50}, "the lag can be seen"
     # The last batch is told of, too, though Spark never tells its source.
-    wait_for(lambda: broker.cursor(reading.topic, "billing").lag == 0, "the cursor stands at the end")
+    wait_until(lambda: broker.cursor(reading.topic, "billing").lag == 0, "the cursor stands at the end")
     broker.publish_many(reading.topic, [b"y"] * 10, partition=1)
     progress = reading.to_parquet(tmp_path, **options)
     assert [each["numInputRows"] for each in progress] == [10]
@@ -134,10 +135,10 @@ def test_stream_follows_new_messages_and_new_topics(
         .start()
     )
     try:
-        wait_for(lambda: query.lastProgress is not None, "the query runs")
+        wait_until(lambda: query.lastProgress is not None, "the query runs")
         broker.publish(f"{reading.topic}-a", "after")
         broker.publish(f"{reading.topic}-b", "new")
-        wait_for(lambda: len(seen) >= 2, "both messages arrive")
+        wait_until(lambda: len(seen) >= 2, "both messages arrive")
     finally:
         query.stop()
     assert sorted(seen) == [(f"{reading.topic}-a", 1), (f"{reading.topic}-b", 0)]
@@ -180,10 +181,3 @@ def test_broker_that_is_away_for_a_while_is_waited_for(spark: SparkSession, topi
         with pytest.raises(StreamingQueryException, match="did not get through within 1 s"):
             reading.to_parquet(tmp_path, startingOffsets="earliest", brokerTimeout="1s")
     assert places(spark, tmp_path) == [(0, n) for n in range(15)]
-
-
-def wait_for(condition: Any, what: str, timeout_s: float = 40.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)

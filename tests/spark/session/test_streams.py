@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
+from holdfast.cli.pipeline.options import report_whole
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import streams
 from tests.support.broker_process import wait_until
@@ -98,11 +99,19 @@ def test_stream_is_run_once_then_continuously_and_stopped_in_order(
     thread = threading.Thread(target=lambda: ended.append(run(interval_s=0.1, stop=stop)))
     thread.start()
     broker.publish_many(topic, [b"y"] * 10, partition=1)
-    wait_until(lambda: sum(taken.values()) == 110, "what came since is taken", 25)
+    wait_until(lambda: sum(taken.values()) == 110, "what came since is taken")
     stop.set()
     thread.join(60)
     assert not thread.is_alive() and ended[0].is_stopped and ended[0].rows == 10
     assert run(once=True).rows == 0, "it goes on behind what it has done"
+
+
+def test_pipeline_without_batches_reports_too(broker: holdfast.BlockingClient, servers: str, topic: str) -> None:
+    report_whole({"server": servers}, "audit", {"lost": 1})
+    report_whole({"server": servers, "report_topic": topic}, "audit", {"lost": 2})
+    assert [message.json() for message in broker.read(topic, messages_max=10)] == [{"pipeline": "audit", "lost": 2}]
+    # Whoever does not get it says so, and nothing else happens.
+    report_whole({"server": servers, "report_topic": "no such topic"}, "audit", {"lost": 3})
 
 
 def test_what_ends_a_stream_has_the_connectors_code(spark: SparkSession, servers: str, tmp_path: Path) -> None:

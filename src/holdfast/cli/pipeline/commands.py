@@ -14,7 +14,7 @@ from holdfast.cli.pipeline import insight as insight_command
 from holdfast.cli.pipeline import recover as recover_command
 from holdfast.cli.pipeline import transform as transform_command
 from holdfast.cli.pipeline.arguments import ManyValues
-from holdfast.cli.pipeline.options import Conf, Config, Master, Server, conf_pairs
+from holdfast.cli.pipeline.options import Conf, Config, Master, Server, WholeReportTopic, conf_pairs, report_whole
 
 if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
@@ -34,6 +34,7 @@ _AUDIT_SETTINGS: Final = {
     "every_receiver": bool,
     "allow": list,
     "out": str,
+    "report_topic": str,
     "server": str,
 }
 
@@ -74,6 +75,7 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write audit.json and audit.html there.", show_default=False)
     ] = None,
+    report_topic: WholeReportTopic = None,
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
@@ -93,6 +95,7 @@ def audit(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "sent": sent, "received": received}
     flags |= {"sent_topic": sent_topic, "received_topic": received_topic, "every_receiver": every_receiver}
     flags |= {"allow": allow, "out": None if out is None else str(out), "server": server}
+    flags |= {"report_topic": report_topic}
     chosen_master, spark_conf, own = frame.settings("audit", config, _AUDIT_SETTINGS, flags)
     allowed = own.get("allow", [])
     from holdfast.pipelines.flaws import FLAWS
@@ -114,6 +117,8 @@ def audit(
             tell=progress.tell,
         )
         seconds = progress.seconds
+    figures = {name: value for name, value in verdict.as_json().items() if isinstance(value, int)}
+    report_whole(own, "audit", {**figures, "latency_ms": verdict.latency_ms, "seconds": round(seconds, 3)})
     _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=as_json)
     if not verdict.is_flawless(allowed):
         raise typer.Exit(EXIT_FLAWED)
@@ -147,7 +152,7 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
     for name, shown in verdict.examples.items():
         for each in shown[:3]:
             told = f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}"
-            console.print(_printable(told), markup=False)
+            console.print(output.printable(told), markup=False)
     latency = ", ".join(
         f"{name} {value} ms" for name, value in verdict.latency_ms.items() if name.startswith("p") and value is not None
     )
@@ -155,9 +160,4 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
         console.print(f"latency, if both clocks agree: {latency}")
     console.print(audit_page.summary(verdict), style="green" if verdict.is_flawless() else "red")
     if out is not None:
-        console.print(_printable(f"page: {out / 'audit.html'}"), markup=False)
-
-
-def _printable(text: str) -> str:
-    """What records say may come from anybody: nothing of it is for the terminal itself."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        console.print(output.printable(f"page: {out / 'audit.html'}"), markup=False)

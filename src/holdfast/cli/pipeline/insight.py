@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,7 +13,16 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, examples
-from holdfast.cli.pipeline.options import Conf, Config, Master, Once, Server, conf_pairs
+from holdfast.cli.pipeline.options import (
+    Conf,
+    Config,
+    Master,
+    Once,
+    Server,
+    WholeReportTopic,
+    conf_pairs,
+    report_whole,
+)
 from holdfast.cli.quantities import bytes_text, duration_s
 
 if TYPE_CHECKING:
@@ -30,6 +39,7 @@ _SETTINGS: Final[dict[str, type]] = {
     "once": bool,
     "every": str,
     "out": str,
+    "report_topic": str,
     "server": str,
 }
 _EVERY_S_DEFAULT: Final = 60.0
@@ -79,6 +89,7 @@ def insight(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write insight.json and insight.html there.", show_default=False)
     ] = None,
+    report_topic: WholeReportTopic = None,
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
@@ -94,7 +105,7 @@ def insight(
 
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "topic": topic, "topics_like": topics_like}
     flags |= {"since": since, "from": start, "window": window, "top": top, "once": once, "every": every}
-    flags |= {"out": None if out is None else str(out), "server": server}
+    flags |= {"out": None if out is None else str(out), "server": server, "report_topic": report_topic}
     chosen_master, spark_conf, own = frame.settings("insight", config, _SETTINGS, flags)
     looks_once = own.get("once", False)
     every_s = duration_s(own["every"]) if "every" in own else _EVERY_S_DEFAULT
@@ -118,6 +129,8 @@ def insight(
                 tell=progress.tell,
             )
             seconds = time.monotonic() - began
+            times = {name: getattr(found, name) for name in ("window_ms", "from_ms", "until_ms", "asked_ms")}
+            report_whole(own, "insight", {**times, **found.totals, "seconds": round(seconds, 3)})
             _show(found, seconds, own.get("out"), as_json=as_json, again_s=None if looks_once else every_s)
 
         look()
@@ -189,7 +202,7 @@ def _show(found: Insight, seconds: float, out: str | None, *, as_json: bool, aga
         return
     _print(found)
     if out is not None:
-        output.console().print(f"page: {told['page']}")
+        output.console().print(output.printable(f"page: {told['page']}"), markup=False)
 
 
 def _replace(file: Path, content: bytes) -> None:
@@ -222,12 +235,17 @@ def _print(found: Insight) -> None:
     console.print(table)
     if len(found.topics) > _ROWS_SHOWN:
         console.print(f"and {len(found.topics) - _ROWS_SHOWN:,} topics more")
+    for line in (*_lines(found), summary(found)):
+        console.print(output.printable(line), markup=False)
+
+
+def _lines(found: Insight) -> Iterator[str]:
+    from holdfast.pipelines.insight_page import percent
+
     for row in (each for each in found.hot_keys["messages"] if each["rank"] <= _KEYS_SHOWN):
-        count = f"{row['messages']:,} messages, {percent(row['share'])}"
-        console.print(f"hot key of {row['topic']}: {row['key']} ({count})", markup=False)
+        yield f"hot key of {row['topic']}: {row['key']} ({row['messages']:,} messages, {percent(row['share'])})"
     for each in found.errors[:_ROWS_SHOWN]:
-        console.print(f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}", markup=False)
+        yield f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}"
     for each in found.cursors[:_ROWS_SHOWN]:
         if each["lag"]:
-            console.print(f"behind in {each['topic']}: {each['cursor']}, {each['lag']:,} messages", markup=False)
-    console.print(summary(found), markup=False)
+            yield f"behind in {each['topic']}: {each['cursor']}, {each['lag']:,} messages"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.quantities import duration_s
-
-if TYPE_CHECKING:
-    from holdfast.pipelines.streams import Reports
 
 Master = Annotated[
     str | None,
@@ -55,6 +53,10 @@ ReportTopic = Annotated[
     str | None,
     typer.Option(metavar="TOPIC", help="Publish each batch's figures there, as JSON.", show_default=False),
 ]
+WholeReportTopic = Annotated[
+    str | None,
+    typer.Option("--report-topic", metavar="TOPIC", help="Publish the figures there, as JSON.", show_default=False),
+]
 
 # The same in a file, as `frame.settings` wants them.
 STREAM_SETTINGS: Final[dict[str, type]] = {
@@ -74,10 +76,19 @@ def conf_pairs(given: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def report_whole(own: Mapping[str, Any], name: str, figures: Mapping[str, Any]) -> None:
+    """Publish the figures of a pipeline that has no batches, where its settings ask for that."""
+    from holdfast.pipelines.streams import Reports
+
+    if "report_topic" in own:
+        with contextlib.closing(Reports(own.get("server", SERVER_DEFAULT), own["report_topic"])) as reports:
+            reports.publish_whole(name, figures)
+
+
 def stream_arguments(own: Mapping[str, Any], servers: str) -> dict[str, Any]:
     """What `streams.run` is told of a pipeline's settings: `once`, `interval_s` and `reports`."""
     from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, Reports
 
-    reports: Reports | None = Reports(servers, own["report_topic"]) if "report_topic" in own else None
+    reports = Reports(servers, own["report_topic"]) if "report_topic" in own else None
     interval_s = duration_s(own["interval"]) if "interval" in own else INTERVAL_S_DEFAULT
     return {"once": own.get("once", False), "interval_s": interval_s, "reports": reports}
