@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import PySparkRuntimeError
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast import pipelines
@@ -19,10 +22,12 @@ from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
 from holdfast.cli.pipeline.insight import _look_again, _show
-from holdfast.pipelines import audit_page, frame
+from holdfast.pipelines import archiving, audit_page, frame, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from holdfast.pipelines.insight_findings import Insight
+from holdfast.pipelines.recover_run import Recovered
+from holdfast.pipelines.streams import StreamRun
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -325,3 +330,47 @@ def test_code_of_the_connector_survives_spark() -> None:
 def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
     ended = holdfast("pipeline", "recover", *options)
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
+PIPELINES = {
+    "archive": ("topics = ['orders']", "to = 'there'"),
+    "audit": ("sent = ['a']", "received = ['b']"),
+    "insight": (),
+    "recover": ("directories = ['.']", "store = 'postgresql://db/shop'"),
+    "transform": ("source = 'orders'", "target = 'teas'", "checkpoint = 'c'", "sql = 'SELECT value FROM messages'"),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_option_may_stand_in_the_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, set[str]] = {}
+
+    def settings(_: str, __: object, known: dict[str, type], flags: dict[str, object]) -> None:
+        asked.update(known=set(known), flags=set(flags))
+        raise BadPipelineSetting("enough")
+
+    monkeypatch.setattr(frame, "settings", settings)
+    CliRunner().invoke(app, ["pipeline", name])
+    options = get_command(app).commands["pipeline"].commands[name].params  # type: ignore[attr-defined]
+    names = {max(each.opts, key=len).removeprefix("--").replace("-", "_") for each in options}
+    assert names - {"help", "config", "master", "conf"} == asked["known"]
+    assert asked["known"] <= asked["flags"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("options", "lines"), [(("--once", "--json"), ()), ((), ("once = true", "json = true"))])
+def test_every_pipeline_runs_once_and_tells_its_end_as_json(
+    name: str, options: tuple[str, ...], lines: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = SimpleNamespace(tell=lambda _: None, seconds=1.0)
+    monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((MagicMock(), progress)))
+    monkeypatch.setattr(archiving, "archive_topics", lambda *_, **__: StreamRun())
+    monkeypatch.setattr(pipelines, "audit", lambda *_, **__: MagicMock(as_json=lambda: {"lost": 0}, latency_ms={}))
+    monkeypatch.setattr(pipelines, "insight", lambda *_, **__: MagicMock(as_json=lambda: {"topics": []}, totals={}))
+    monkeypatch.setattr(pipelines, "recover", lambda *_, **__: Recovered())
+    monkeypatch.setattr(transform_query, "prepare", lambda *_: None)
+    monkeypatch.setattr(transform_query, "run_transform", lambda *_, **__: StreamRun())
+    file = tmp_path / "pipelines.toml"
+    file.write_text("\n".join((f"[{name}]", *PIPELINES[name], *lines)))
+    told = CliRunner().invoke(app, ["pipeline", name, "--config", str(file), *options])
+    assert told.exit_code == 0 and "seconds" in json.loads(told.output), told.output

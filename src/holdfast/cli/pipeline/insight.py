@@ -14,6 +14,7 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, examples
 from holdfast.cli.pipeline.options import (
+    SETTINGS,
     Conf,
     Config,
     Master,
@@ -30,17 +31,15 @@ if TYPE_CHECKING:
     from holdfast.pipelines.insight_findings import Insight
 
 _SETTINGS: Final[dict[str, type]] = {
+    **SETTINGS,
     "topic": list,
     "topics_like": str,
     "since": str,
     "from": str,
     "window": str,
     "top": int,
-    "once": bool,
     "every": str,
     "out": str,
-    "report_topic": str,
-    "server": str,
 }
 _EVERY_S_DEFAULT: Final = 60.0
 _AWAY: Final = "connection_lost"
@@ -106,6 +105,7 @@ def insight(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "topic": topic, "topics_like": topics_like}
     flags |= {"since": since, "from": start, "window": window, "top": top, "once": once, "every": every}
     flags |= {"out": None if out is None else str(out), "server": server, "report_topic": report_topic}
+    flags |= {"json": as_json}
     chosen_master, spark_conf, own = frame.settings("insight", config, _SETTINGS, flags)
     looks_once = own.get("once", False)
     every_s = duration_s(own["every"]) if "every" in own else _EVERY_S_DEFAULT
@@ -131,7 +131,9 @@ def insight(
             seconds = time.monotonic() - began
             times = {name: getattr(found, name) for name in ("window_ms", "from_ms", "until_ms", "asked_ms")}
             report_whole(own, "insight", {**times, **found.totals, "seconds": round(seconds, 3)})
-            _show(found, seconds, own.get("out"), as_json=as_json, again_s=None if looks_once else every_s)
+            _show(
+                found, seconds, own.get("out"), as_json=own.get("json", False), again_s=None if looks_once else every_s
+            )
 
         look()
         while stop is not None and not _is_asked_within(every_s, stop, progress):

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import Json, examples
-from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
+from holdfast.cli.pipeline.options import AlwaysOnce, Conf, Config, Master, conf_pairs
 from holdfast.cli.quantities import plural
 from holdfast.model.errors import DataDirectoryError
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
 
 EXIT_SET_ASIDE: Final = 1
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, type]] = {
+    "once": bool,
+    "server": str,
+    "json": bool,
     "directories": list,
     "store": str,
-    "server": str,
     "failed": bool,
     "allow_duplicates": bool,
     "order_by": str,
@@ -75,6 +77,7 @@ def recover(
             min=1, metavar="NUMBER", help="Of topics that are missing and made. [default: 1]", show_default=False
         ),
     ] = None,
+    once: AlwaysOnce = False,
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
@@ -95,6 +98,7 @@ def recover(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "store": store, "server": server}
     flags |= {"directories": [str(each) for each in directories or []], "failed": failed}
     flags |= {"order_by": order_by, "partitions": partitions, "allow_duplicates": allow_duplicates}
+    flags |= {"once": once, "json": as_json}
     chosen_master, spark_conf, own = frame.settings("recover", config, _SETTINGS, flags)
     if not own.get("directories"):
         raise BadPipelineSetting("which directories? Name the spills of brokers, such as n1/spill n2/spill")
@@ -118,7 +122,7 @@ def recover(
             tell=progress.tell,
         )
         seconds = progress.seconds
-    _conclude(recovered, seconds, as_json=as_json)
+    _conclude(recovered, seconds, as_json=own.get("json", False))
     if recovered.counts["set_aside"]:
         raise typer.Exit(EXIT_SET_ASIDE)
 
