@@ -22,7 +22,7 @@ from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
 from holdfast.cli.pipeline.insight import _look_again, _show
-from holdfast.pipelines import archiving, audit_page, frame, transform_query
+from holdfast.pipelines import archiving, audit_page, frame, streams, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from holdfast.pipelines.insight_findings import Insight
@@ -324,6 +324,7 @@ def test_code_of_the_connector_survives_spark() -> None:
         (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
         (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
         (("spill", "--store", "postgres"), "start that broker"),
+        (("spill", "--store", "postgresql://db/shop", "--report-topic", "figures"), "Give --report-server"),
         (("no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
     ],
 )
@@ -374,3 +375,38 @@ def test_every_pipeline_runs_once_and_tells_its_end_as_json(
     file.write_text("\n".join((f"[{name}]", *PIPELINES[name], *lines)))
     told = CliRunner().invoke(app, ["pipeline", name, "--config", str(file), *options])
     assert told.exit_code == 0 and "seconds" in json.loads(told.output), told.output
+
+
+@pytest.mark.parametrize(
+    ("options", "broker"),
+    [
+        (("--server", "10.0.0.1:8090"), "10.0.0.1:8090"),
+        (("--server", "10.0.0.1:8090", "--report-server", "10.0.0.2:8090"), "10.0.0.2:8090"),
+        (("--store", "postgresql://db/shop", "--report-server", "10.0.0.2:8090"), "10.0.0.2:8090"),
+    ],
+)
+def test_figures_of_a_recovery_come_into_a_broker(
+    options: tuple[str, ...], broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[tuple[str, str, dict[str, object]]] = []
+
+    class Reports:
+        def __init__(self, servers: str, topic: str) -> None:
+            self.to = (servers, topic)
+
+        def publish_whole(self, name: str, figures: dict[str, object]) -> None:
+            published.append((*self.to, {"pipeline": name, **figures}))
+
+        def close(self) -> None:
+            pass
+
+    done = Recovered()
+    done.add(2, {"orders": {"events": 5, "stored": 4, "duplicates": 1}}, 0, 0)
+    monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((None, SimpleNamespace(tell=None, seconds=1.0))))
+    monkeypatch.setattr(pipelines, "recover", lambda *_, **__: done)
+    monkeypatch.setattr(streams, "Reports", Reports)
+    told = CliRunner().invoke(app, ["pipeline", "recover", str(tmp_path), "--report-topic", "figures", *options])
+    assert told.exit_code == 0, told.output
+    [(servers, topic, figures)] = published
+    assert (servers, topic) == (broker, "figures")
+    assert figures.items() >= {"pipeline": "recover", "files": 2, "events": 5, "stored": 4, "seconds": 1.0}.items()

@@ -84,7 +84,8 @@ def report_whole(own: Mapping[str, Any], name: str, figures: Mapping[str, Any]) 
     from holdfast.pipelines.streams import Reports
 
     if "report_topic" in own:
-        with contextlib.closing(Reports(own.get("server", SERVER_DEFAULT), own["report_topic"])) as reports:
+        servers = own.get("report_server", own.get("server", SERVER_DEFAULT))
+        with contextlib.closing(Reports(servers, own["report_topic"])) as reports:
             reports.publish_whole(name, figures)
 
 
