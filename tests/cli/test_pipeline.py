@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -282,6 +286,61 @@ def test_collector_that_somebody_has_chosen_stays_the_only_one(
     assert given["spark.driver.memory"] == "2g"
 
 
+def progress_of_a_stage(rows: int | None, **settings: bool) -> frame.Progress:
+    """With one stage that began ten seconds ago, of whose rows Spark tells or does not."""
+    stage = SimpleNamespace(stageId=1, numCompletedTasks=1, numTasks=2)
+    tracker = SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
+    context = MagicMock(statusTracker=lambda: tracker)
+    told = context._jsc.sc().statusStore().lastStageAttempt.return_value
+    told.inputRecords.return_value = rows
+    told.submissionTime().get().getTime.return_value = (time.time() - 10) * 1000
+    if rows is None:
+        context._jsc.sc.side_effect = Py4JError("there is no such method")
+    return frame.Progress(SimpleNamespace(sparkContext=context), "x", **settings)  # type: ignore[arg-type]
+
+
+def test_line_of_progress_has_one_rate_and_that_of_the_batch_under_way() -> None:
+    progress = progress_of_a_stage(5000)
+    stages = progress._running()
+    assert re.fullmatch(r"x: starts: 1 of 2 tasks, 10,000 rows, (1,000|9\d\d) rows/s, 0 s", progress._line(stages))
+    progress.tell("batch 0 done, 7 rows/s")
+    assert progress._line(stages) == "x: batch 0 done, 7 rows/s: 1 of 2 tasks, 0 s"
+    progress.tell("archives 5 messages")
+    assert progress._line([]) == "x: archives 5 messages, 0 s"
+
+
+@pytest.mark.parametrize(("rows", "has_rows"), [(None, True), (5000, False)])
+def test_line_of_progress_does_without_rows_that_spark_does_not_know(rows: int | None, has_rows: bool) -> None:
+    progress = progress_of_a_stage(rows, has_rows=has_rows)
+    assert progress._line(progress._running()) == "x: starts: 1 of 2 tasks, 0 s"
+
+
+def test_line_of_insight_says_which_look_how_fast_and_how_far_readers_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    progress = SimpleNamespace(tell=lines.append, seconds=1.0)
+    found = MagicMock(as_json=dict, totals={"messages": 5000}, cursors=[{"lag": 1234}, {"lag": 2}])
+
+    @contextmanager
+    def running(_: str, __: str, ___: object, stop: frame.Stop, **____: object) -> Iterator[tuple[None, object]]:
+        waits = iter((False, True))
+        monkeypatch.setattr(stop.asked, "wait", lambda _: next(waits))
+        yield None, progress
+
+    def look(*_: object, tell: Callable[[str], None], **__: object) -> object:
+        tell("reading the log")
+        return found
+
+    monkeypatch.setattr(frame, "running", running)
+    monkeypatch.setattr(pipelines, "insight", look)
+    assert CliRunner().invoke(app, ["pipeline", "insight", "--json"]).exit_code == 0
+    assert "look 2: reading the log" in lines
+    assert re.fullmatch(
+        r"look 2 done, [\d,]+ rows/s, readers' lag at most 1,234 messages; looks again every 60 s", lines[-1]
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -367,7 +426,8 @@ def test_every_pipeline_runs_once_and_tells_its_end_as_json(
     monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((MagicMock(), progress)))
     monkeypatch.setattr(archiving, "archive_topics", lambda *_, **__: StreamRun())
     monkeypatch.setattr(pipelines, "audit", lambda *_, **__: MagicMock(as_json=lambda: {"lost": 0}, latency_ms={}))
-    monkeypatch.setattr(pipelines, "insight", lambda *_, **__: MagicMock(as_json=lambda: {"topics": []}, totals={}))
+    looked = MagicMock(as_json=lambda: {"topics": []}, totals={"messages": 0}, cursors=[])
+    monkeypatch.setattr(pipelines, "insight", lambda *_, **__: looked)
     monkeypatch.setattr(pipelines, "recover", lambda *_, **__: Recovered())
     monkeypatch.setattr(transform_query, "prepare", lambda *_: None)
     monkeypatch.setattr(transform_query, "run_transform", lambda *_, **__: StreamRun())

@@ -124,7 +124,8 @@ def recover(
         raise DataDirectoryError(f"there is no spill in {missing[0]}: name directories of brokers' spills")
     # Standard output is for the verdict.
     logs.configure("error", "text")
-    with frame.running("recover", chosen_master, spark_conf) as (spark, progress):
+    # Rows of Spark's are blocks of lines here.
+    with frame.running("recover", chosen_master, spark_conf, has_rows=False) as (spark, progress):
         recovered = run(
             spark,
             own["directories"],
