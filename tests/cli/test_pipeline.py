@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import time
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast import pipelines
@@ -19,10 +26,12 @@ from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
 from holdfast.cli.pipeline.insight import _look_again, _show
-from holdfast.pipelines import audit_page, frame
+from holdfast.pipelines import archiving, audit_page, frame, streams, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from holdfast.pipelines.insight_findings import Insight
+from holdfast.pipelines.recover_run import Recovered
+from holdfast.pipelines.streams import StreamRun
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -277,6 +286,61 @@ def test_collector_that_somebody_has_chosen_stays_the_only_one(
     assert given["spark.driver.memory"] == "2g"
 
 
+def progress_of_a_stage(rows: int | None, **settings: bool) -> frame.Progress:
+    """With one stage that began ten seconds ago, of whose rows Spark tells or does not."""
+    stage = SimpleNamespace(stageId=1, numCompletedTasks=1, numTasks=2)
+    tracker = SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
+    context = MagicMock(statusTracker=lambda: tracker)
+    told = context._jsc.sc().statusStore().lastStageAttempt.return_value
+    told.inputRecords.return_value = rows
+    told.submissionTime().get().getTime.return_value = (time.time() - 10) * 1000
+    if rows is None:
+        context._jsc.sc.side_effect = Py4JError("there is no such method")
+    return frame.Progress(SimpleNamespace(sparkContext=context), "x", **settings)  # type: ignore[arg-type]
+
+
+def test_line_of_progress_has_one_rate_and_that_of_the_batch_under_way() -> None:
+    progress = progress_of_a_stage(5000)
+    stages = progress._running()
+    assert re.fullmatch(r"x: starts: 1 of 2 tasks, 10,000 rows, (1,000|9\d\d) rows/s, 0 s", progress._line(stages))
+    progress.tell("batch 0 done, 7 rows/s")
+    assert progress._line(stages) == "x: batch 0 done, 7 rows/s: 1 of 2 tasks, 0 s"
+    progress.tell("archives 5 messages")
+    assert progress._line([]) == "x: archives 5 messages, 0 s"
+
+
+@pytest.mark.parametrize(("rows", "has_rows"), [(None, True), (5000, False)])
+def test_line_of_progress_does_without_rows_that_spark_does_not_know(rows: int | None, has_rows: bool) -> None:
+    progress = progress_of_a_stage(rows, has_rows=has_rows)
+    assert progress._line(progress._running()) == "x: starts: 1 of 2 tasks, 0 s"
+
+
+def test_line_of_insight_says_which_look_how_fast_and_how_far_readers_are_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines: list[str] = []
+    progress = SimpleNamespace(tell=lines.append, seconds=1.0)
+    found = MagicMock(as_json=dict, totals={"messages": 5000}, cursors=[{"lag": 1234}, {"lag": 2}])
+
+    @contextmanager
+    def running(_: str, __: str, ___: object, stop: frame.Stop, **____: object) -> Iterator[tuple[None, object]]:
+        waits = iter((False, True))
+        monkeypatch.setattr(stop.asked, "wait", lambda _: next(waits))
+        yield None, progress
+
+    def look(*_: object, tell: Callable[[str], None], **__: object) -> object:
+        tell("reading the log")
+        return found
+
+    monkeypatch.setattr(frame, "running", running)
+    monkeypatch.setattr(pipelines, "insight", look)
+    assert CliRunner().invoke(app, ["pipeline", "insight", "--json"]).exit_code == 0
+    assert "look 2: reading the log" in lines
+    assert re.fullmatch(
+        r"look 2 done, [\d,]+ rows/s, readers' lag at most 1,234 messages; looks again every 60 s", lines[-1]
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -319,9 +383,90 @@ def test_code_of_the_connector_survives_spark() -> None:
         (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
         (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
         (("spill", "--store", "postgres"), "start that broker"),
+        (("spill", "--store", "postgresql://db/shop", "--report-topic", "figures"), "Give --report-server"),
         (("no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
     ],
 )
 def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
     ended = holdfast("pipeline", "recover", *options)
     assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+
+
+PIPELINES = {
+    "archive": ("topics = ['orders']", "to = 'there'"),
+    "audit": ("sent = ['a']", "received = ['b']"),
+    "insight": (),
+    "recover": ("directories = ['.']", "store = 'postgresql://db/shop'"),
+    "transform": ("source = 'orders'", "target = 'teas'", "checkpoint = 'c'", "sql = 'SELECT value FROM messages'"),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_every_option_may_stand_in_the_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, set[str]] = {}
+
+    def settings(_: str, __: object, known: dict[str, type], flags: dict[str, object]) -> None:
+        asked.update(known=set(known), flags=set(flags))
+        raise BadPipelineSetting("enough")
+
+    monkeypatch.setattr(frame, "settings", settings)
+    CliRunner().invoke(app, ["pipeline", name])
+    options = get_command(app).commands["pipeline"].commands[name].params  # type: ignore[attr-defined]
+    names = {max(each.opts, key=len).removeprefix("--").replace("-", "_") for each in options}
+    assert names - {"help", "config", "master", "conf"} == asked["known"]
+    assert asked["known"] <= asked["flags"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize(("options", "lines"), [(("--once", "--json"), ()), ((), ("once = true", "json = true"))])
+def test_every_pipeline_runs_once_and_tells_its_end_as_json(
+    name: str, options: tuple[str, ...], lines: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = SimpleNamespace(tell=lambda _: None, seconds=1.0)
+    monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((MagicMock(), progress)))
+    monkeypatch.setattr(archiving, "archive_topics", lambda *_, **__: StreamRun())
+    monkeypatch.setattr(pipelines, "audit", lambda *_, **__: MagicMock(as_json=lambda: {"lost": 0}, latency_ms={}))
+    looked = MagicMock(as_json=lambda: {"topics": []}, totals={"messages": 0}, cursors=[])
+    monkeypatch.setattr(pipelines, "insight", lambda *_, **__: looked)
+    monkeypatch.setattr(pipelines, "recover", lambda *_, **__: Recovered())
+    monkeypatch.setattr(transform_query, "prepare", lambda *_: None)
+    monkeypatch.setattr(transform_query, "run_transform", lambda *_, **__: StreamRun())
+    file = tmp_path / "pipelines.toml"
+    file.write_text("\n".join((f"[{name}]", *PIPELINES[name], *lines)))
+    told = CliRunner().invoke(app, ["pipeline", name, "--config", str(file), *options])
+    assert told.exit_code == 0 and "seconds" in json.loads(told.output), told.output
+
+
+@pytest.mark.parametrize(
+    ("options", "broker"),
+    [
+        (("--server", "10.0.0.1:8090"), "10.0.0.1:8090"),
+        (("--server", "10.0.0.1:8090", "--report-server", "10.0.0.2:8090"), "10.0.0.2:8090"),
+        (("--store", "postgresql://db/shop", "--report-server", "10.0.0.2:8090"), "10.0.0.2:8090"),
+    ],
+)
+def test_figures_of_a_recovery_come_into_a_broker(
+    options: tuple[str, ...], broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published: list[tuple[str, str, dict[str, object]]] = []
+
+    class Reports:
+        def __init__(self, servers: str, topic: str) -> None:
+            self.to = (servers, topic)
+
+        def publish_whole(self, name: str, figures: dict[str, object]) -> None:
+            published.append((*self.to, {"pipeline": name, **figures}))
+
+        def close(self) -> None:
+            pass
+
+    done = Recovered()
+    done.add(2, {"orders": {"events": 5, "stored": 4, "duplicates": 1}}, 0, 0)
+    monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((None, SimpleNamespace(tell=None, seconds=1.0))))
+    monkeypatch.setattr(pipelines, "recover", lambda *_, **__: done)
+    monkeypatch.setattr(streams, "Reports", Reports)
+    told = CliRunner().invoke(app, ["pipeline", "recover", str(tmp_path), "--report-topic", "figures", *options])
+    assert told.exit_code == 0, told.output
+    [(servers, topic, figures)] = published
+    assert (servers, topic) == (broker, "figures")
+    assert figures.items() >= {"pipeline": "recover", "files": 2, "events": 5, "stored": 4, "seconds": 1.0}.items()

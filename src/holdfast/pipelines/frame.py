@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark, spark_not_installed
 
 if TYPE_CHECKING:
+    from pyspark import SparkStageInfo
     from pyspark.sql import SparkSession
 
 # What shells report for a program that a signal ended: this and the signal's number.
@@ -47,6 +48,10 @@ _LOOK_S: Final = 1.0
 _CANCEL_S: Final = 0.2
 # Where nobody looks at a terminal, a line now and then is enough.
 _LINE_S: Final = 30.0
+# What a pipeline tells that knows its rate itself.
+_RATE: Final = "rows/s"
+# Of so many stages rows are counted, at half a millisecond each.
+_STAGES_MAX: Final = 100
 
 
 def settings(
@@ -83,12 +88,19 @@ def _kind_name(kind: type) -> str:
 
 
 class Progress:
-    """A line on standard error: what is being done, how many of Spark's tasks are, and for how long."""
+    """A line on standard error: what is being done, how many of Spark's tasks are, rows read so far, and for how long.
 
-    def __init__(self, spark: SparkSession, name: str) -> None:
-        self._tracker = spark.sparkContext.statusTracker()
+    Rows are those that Spark's stages have read from files and brokers since a batch was done, or since the start; not
+    where `has_rows` says that rows of Spark's are not what the pipeline counts.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, *, has_rows: bool = True) -> None:
+        self._context = spark.sparkContext
+        self._tracker = self._context.statusTracker()
         self._name = name
+        self._has_rows = has_rows
         self._what = "starts"
+        self._first_stage = self._next_stage = 0
         self._began = time.monotonic()
         self._told = self._began
         self._ended = threading.Event()
@@ -106,6 +118,8 @@ class Progress:
 
     def tell(self, what: str) -> None:
         self._what = what
+        if _RATE in what:
+            self._first_stage = self._next_stage
 
     @property
     def seconds(self) -> float:
@@ -113,18 +127,44 @@ class Progress:
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_S):
+            stages = self._running()
             if sys.stderr.isatty():
-                print(f"\r{self._line()}\033[K", end="", file=sys.stderr, flush=True)
+                print(f"\r{self._line(stages)}\033[K", end="", file=sys.stderr, flush=True)
             elif time.monotonic() - self._told >= _LINE_S:
                 self._told = time.monotonic()
-                print(self._line(), file=sys.stderr, flush=True)
+                print(self._line(stages), file=sys.stderr, flush=True)
 
-    def _line(self) -> str:
-        stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
-        done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
-        tasks = sum(stage.numTasks for stage in stages if stage is not None)
+    def _running(self) -> list[SparkStageInfo]:
+        ids = self._tracker.getActiveStageIds()
+        self._next_stage = max(self._next_stage, *(each + 1 for each in ids), 0)
+        return [stage for each in ids if (stage := self._tracker.getStageInfo(each)) is not None]
+
+    def _line(self, stages: Sequence[SparkStageInfo]) -> str:
+        what = self._what
+        done = sum(stage.numCompletedTasks for stage in stages)
+        tasks = sum(stage.numTasks for stage in stages)
         counted = f": {done:,} of {tasks:,} tasks" if tasks else ""
-        return f"{self._name}: {self._what}{counted}, {self.seconds:.0f} s"
+        if self._has_rows and _RATE not in what:
+            counted += self._rows(range(self._first_stage, self._next_stage))
+        return f"{self._name}: {what}{counted}, {self.seconds:.0f} s"
+
+    def _rows(self, stages: range) -> str:
+        """How many rows these stages have read, and in a second; nothing where Spark does not say so."""
+        from py4j.protocol import Py4JError
+
+        try:
+            # What Spark's own page is made of. It is there without the page, but for Java only.
+            store = self._context._jsc.sc().statusStore()
+        except (Py4JError, AttributeError):
+            return ""
+        rows, began_s = 0, time.time()
+        for stage in stages[-_STAGES_MAX:]:
+            with contextlib.suppress(Py4JError):
+                told = store.lastStageAttempt(stage)
+                if read := told.inputRecords():
+                    rows += read
+                    began_s = min(began_s, told.submissionTime().get().getTime() / 1000)
+        return f", {rows:,} rows, {rows / max(time.time() - began_s, 0.001):,.0f} {_RATE}" if rows else ""
 
 
 class Stop:
@@ -141,11 +181,12 @@ class Stop:
 
 @contextlib.contextmanager
 def running(
-    name: str, master: str, conf: Mapping[str, str], stop: Stop | None = None
+    name: str, master: str, conf: Mapping[str, str], stop: Stop | None = None, *, has_rows: bool = True
 ) -> Iterator[tuple[SparkSession, Progress]]:
     """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too.
 
     With `stop` the first of them only sets that: the pipeline looks at it, and says itself how the command ends.
+    `has_rows` is for its line of progress.
     """
     try:
         from py4j.protocol import Py4JError
@@ -178,7 +219,7 @@ def running(
         spark.sparkContext.setLogLevel("ERROR")
         # Tasks of a job that is cancelled end at once, not when they are done.
         spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
-        with Progress(spark, name) as progress:
+        with Progress(spark, name, has_rows=has_rows) as progress:
             yield spark, progress
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])

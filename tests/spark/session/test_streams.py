@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast
 from holdfast.cli.pipeline.options import report_whole
 from holdfast.model.errors import HoldfastError
-from holdfast.pipelines import streams
+from holdfast.pipelines import frame, streams
 from tests.support.broker_process import wait_until
 
 OFFSETS = {"orders": {"0": 7, "1": 4}}
@@ -120,3 +123,27 @@ def test_what_ends_a_stream_has_the_connectors_code(spark: SparkSession, servers
         query = rows.writeStream.format("noop")
         streams.run(query, name="take", checkpoint=str(tmp_path), once=True)
     assert failed.value.code == "topic_not_found"
+
+
+def test_line_of_progress_says_how_many_rows_were_read_and_how_fast(spark: SparkSession) -> None:
+    """Without the page of Spark's own, which no pipeline has."""
+
+    def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(0.1)
+            yield batch
+
+    progress = frame.Progress(spark, "audit")
+    progress._running()
+    progress.tell("batch 1 done, 5 rows/s")
+    progress.tell("reading")
+    rows = spark.range(0, 8000, 1, 16).mapInArrow(slowly, "id long")
+    working = threading.Thread(target=rows.count)
+    working.start()
+    lines: list[str] = []
+    while working.is_alive():
+        time.sleep(0.02)
+        lines.append(progress._line(progress._running()))
+    working.join()
+    line = re.compile(r"audit: reading: \d+ of 16 tasks, [\d,]+ rows, [\d,]+ rows/s, \d+ s")
+    assert any(map(line.fullmatch, lines)), lines[-1]

@@ -83,7 +83,7 @@ def archive(
 
     The archive itself says how far it is: start it again, and it goes on there.
     """
-    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf)}
+    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf), "json": as_json}
     from holdfast.pipelines import frame
     from holdfast.pipelines.archive_settings import ArchiveSettings
     from holdfast.pipelines.errors import BadPipelineSetting
@@ -105,7 +105,7 @@ def archive(
 
         done = archive_topics(spark, own["to"], settings, tell=progress.tell, stop=stop.asked, **how)
         seconds = progress.seconds
-    if as_json:
+    if own.get("json", False):
         told = {"batches": done.batches, "messages": done.rows, "lag": done.lag, "stopped": done.is_stopped}
         output.print_json({**told, "seconds": round(seconds, 3)})
     else:

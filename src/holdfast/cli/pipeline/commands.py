@@ -14,7 +14,17 @@ from holdfast.cli.pipeline import insight as insight_command
 from holdfast.cli.pipeline import recover as recover_command
 from holdfast.cli.pipeline import transform as transform_command
 from holdfast.cli.pipeline.arguments import ManyValues
-from holdfast.cli.pipeline.options import Conf, Config, Master, Server, WholeReportTopic, conf_pairs, report_whole
+from holdfast.cli.pipeline.options import (
+    SETTINGS,
+    AlwaysOnce,
+    Conf,
+    Config,
+    Master,
+    Server,
+    WholeReportTopic,
+    conf_pairs,
+    report_whole,
+)
 
 if TYPE_CHECKING:
     from holdfast.pipelines.audit_verdict import Verdict
@@ -26,7 +36,8 @@ app.command("recover", epilog=recover_command.EPILOG)(recover_command.recover)
 app.command("transform", epilog=transform_command.TRANSFORM_EPILOG)(transform_command.transform)
 
 EXIT_FLAWED: Final = 1
-_AUDIT_SETTINGS: Final = {
+_AUDIT_SETTINGS: Final[dict[str, type]] = {
+    **SETTINGS,
     "sent": list,
     "received": list,
     "sent_topic": list,
@@ -34,8 +45,6 @@ _AUDIT_SETTINGS: Final = {
     "every_receiver": bool,
     "allow": list,
     "out": str,
-    "report_topic": str,
-    "server": str,
 }
 
 
@@ -75,6 +84,7 @@ def audit(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write audit.json and audit.html there.", show_default=False)
     ] = None,
+    once: AlwaysOnce = False,
     report_topic: WholeReportTopic = None,
     master: Master = None,
     conf: Conf = None,
@@ -95,7 +105,7 @@ def audit(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "sent": sent, "received": received}
     flags |= {"sent_topic": sent_topic, "received_topic": received_topic, "every_receiver": every_receiver}
     flags |= {"allow": allow, "out": None if out is None else str(out), "server": server}
-    flags |= {"report_topic": report_topic}
+    flags |= {"report_topic": report_topic, "once": once, "json": as_json}
     chosen_master, spark_conf, own = frame.settings("audit", config, _AUDIT_SETTINGS, flags)
     allowed = own.get("allow", [])
     from holdfast.pipelines.flaws import FLAWS
@@ -119,7 +129,7 @@ def audit(
         seconds = progress.seconds
     figures = {name: value for name, value in verdict.as_json().items() if isinstance(value, int)}
     report_whole(own, "audit", {**figures, "latency_ms": verdict.latency_ms, "seconds": round(seconds, 3)})
-    _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=as_json)
+    _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=own.get("json", False))
     if not verdict.is_flawless(allowed):
         raise typer.Exit(EXIT_FLAWED)
 

@@ -14,6 +14,7 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, examples
 from holdfast.cli.pipeline.options import (
+    SETTINGS,
     Conf,
     Config,
     Master,
@@ -30,17 +31,15 @@ if TYPE_CHECKING:
     from holdfast.pipelines.insight_findings import Insight
 
 _SETTINGS: Final[dict[str, type]] = {
+    **SETTINGS,
     "topic": list,
     "topics_like": str,
     "since": str,
     "from": str,
     "window": str,
     "top": int,
-    "once": bool,
     "every": str,
     "out": str,
-    "report_topic": str,
-    "server": str,
 }
 _EVERY_S_DEFAULT: Final = 60.0
 _AWAY: Final = "connection_lost"
@@ -106,6 +105,7 @@ def insight(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "topic": topic, "topics_like": topics_like}
     flags |= {"since": since, "from": start, "window": window, "top": top, "once": once, "every": every}
     flags |= {"out": None if out is None else str(out), "server": server, "report_topic": report_topic}
+    flags |= {"json": as_json}
     chosen_master, spark_conf, own = frame.settings("insight", config, _SETTINGS, flags)
     looks_once = own.get("once", False)
     every_s = duration_s(own["every"]) if "every" in own else _EVERY_S_DEFAULT
@@ -114,9 +114,16 @@ def insight(
     _check(own, looks_once=looks_once)
     stop = None if looks_once else frame.Stop()
     with frame.running("insight", chosen_master, spark_conf, stop) as (spark, progress):
+        looks, told = 0, ""
 
         def look() -> None:
-            progress.tell("asking the broker for topics and readers")
+            nonlocal looks, told
+            looks, told = looks + 1, ""
+
+            def tell(what: str) -> None:
+                progress.tell(what if looks_once else f"look {looks:,}: {what}")
+
+            tell("asking the broker for topics and readers")
             began = time.monotonic()
             found = run(
                 spark,
@@ -126,20 +133,30 @@ def insight(
                 since_ms=from_ms if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms,
                 window_ms=window_ms,
                 top=own.get("top", _TOP_DEFAULT),
-                tell=progress.tell,
+                tell=tell,
             )
             seconds = time.monotonic() - began
             times = {name: getattr(found, name) for name in ("window_ms", "from_ms", "until_ms", "asked_ms")}
             report_whole(own, "insight", {**times, **found.totals, "seconds": round(seconds, 3)})
-            _show(found, seconds, own.get("out"), as_json=as_json, again_s=None if looks_once else every_s)
+            told = _told(looks, found, seconds)
+            _show(
+                found, seconds, own.get("out"), as_json=own.get("json", False), again_s=None if looks_once else every_s
+            )
 
         look()
-        while stop is not None and not _is_asked_within(every_s, stop, progress):
+        while stop is not None and not _is_asked_within(every_s, stop, progress, told):
             _look_again(look)
 
 
-def _is_asked_within(seconds: float, stop: Stop, progress: Progress) -> bool:
-    progress.tell(f"looks again every {seconds:g} s")
+def _told(number: int, found: Insight, seconds: float) -> str:
+    """A look in words, for the line of progress, as a batch of other pipelines."""
+    rate = found.totals["messages"] / max(seconds, 0.001)
+    lag = max((each["lag"] for each in found.cursors), default=0)
+    return f"look {number:,} done, {rate:,.0f} rows/s, readers' lag at most {lag:,} messages; "
+
+
+def _is_asked_within(seconds: float, stop: Stop, progress: Progress, told: str) -> bool:
+    progress.tell(f"{told}looks again every {seconds:g} s")
     return stop.asked.wait(seconds)
 
 

@@ -37,6 +37,10 @@ Config = Annotated[
     typer.Option(exists=True, dir_okay=False, metavar="FILE", help="A TOML file with settings; flags go before it."),
 ]
 Once = Annotated[bool, typer.Option("--once", help="End when everything that is there now is done.")]
+# For those that have no other way, so that whoever starts pipelines need not know which ones they are.
+AlwaysOnce = Annotated[
+    bool, typer.Option("--once", help="Changes nothing, and is there as in other pipelines: this one always runs once.")
+]
 Interval = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="The time from batch to batch (default: 10s).", show_default=False),
@@ -58,14 +62,13 @@ WholeReportTopic = Annotated[
     typer.Option("--report-topic", metavar="TOPIC", help="Publish the figures there, as JSON.", show_default=False),
 ]
 
-# The same in a file, as `frame.settings` wants them.
+# The same in a file, as `frame.settings` wants them: those of all pipelines, and of streaming ones.
+SETTINGS: Final[dict[str, type]] = {"once": bool, "report_topic": str, "server": str, "json": bool}
 STREAM_SETTINGS: Final[dict[str, type]] = {
-    "once": bool,
+    **SETTINGS,
     "interval": str,
     "checkpoint": str,
     "group": str,
-    "report_topic": str,
-    "server": str,
 }
 
 
@@ -81,7 +84,8 @@ def report_whole(own: Mapping[str, Any], name: str, figures: Mapping[str, Any]) 
     from holdfast.pipelines.streams import Reports
 
     if "report_topic" in own:
-        with contextlib.closing(Reports(own.get("server", SERVER_DEFAULT), own["report_topic"])) as reports:
+        servers = own.get("report_server", own.get("server", SERVER_DEFAULT))
+        with contextlib.closing(Reports(servers, own["report_topic"])) as reports:
             reports.publish_whole(name, figures)
 
 

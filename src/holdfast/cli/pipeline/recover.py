@@ -10,7 +10,16 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import Json, examples
-from holdfast.cli.pipeline.options import Conf, Config, Master, conf_pairs
+from holdfast.cli.pipeline.options import (
+    SETTINGS,
+    AlwaysOnce,
+    Conf,
+    Config,
+    Master,
+    WholeReportTopic,
+    conf_pairs,
+    report_whole,
+)
 from holdfast.cli.quantities import plural
 from holdfast.model.errors import DataDirectoryError
 
@@ -18,14 +27,15 @@ if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
 
 EXIT_SET_ASIDE: Final = 1
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, type]] = {
+    **SETTINGS,
     "directories": list,
     "store": str,
-    "server": str,
     "failed": bool,
     "allow_duplicates": bool,
     "order_by": str,
     "partitions": int,
+    "report_server": str,
 }
 
 EPILOG: Final = examples(
@@ -75,6 +85,12 @@ def recover(
             min=1, metavar="NUMBER", help="Of topics that are missing and made. [default: 1]", show_default=False
         ),
     ] = None,
+    once: AlwaysOnce = False,
+    report_topic: WholeReportTopic = None,
+    report_server: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The broker that has that topic, if not --server.", show_default=False),
+    ] = None,
     master: Master = None,
     conf: Conf = None,
     config: Config = None,
@@ -95,17 +111,21 @@ def recover(
     flags: dict[str, Any] = {"master": master, "conf": conf_pairs(conf), "store": store, "server": server}
     flags |= {"directories": [str(each) for each in directories or []], "failed": failed}
     flags |= {"order_by": order_by, "partitions": partitions, "allow_duplicates": allow_duplicates}
+    flags |= {"once": once, "report_topic": report_topic, "report_server": report_server, "json": as_json}
     chosen_master, spark_conf, own = frame.settings("recover", config, _SETTINGS, flags)
     if not own.get("directories"):
         raise BadPipelineSetting("which directories? Name the spills of brokers, such as n1/spill n2/spill")
     if "store" not in own and "server" not in own and "HOLDFAST_STORE" in os.environ:
         own["store"] = os.environ["HOLDFAST_STORE"]
     check(own.get("store"), own.get("server"), own.get("order_by", ORDER_DEFAULT), own.get("partitions", 1))
+    if "report_topic" in own and "report_server" not in own and "server" not in own:
+        raise BadPipelineSetting("which broker has the topic of --report-topic? Give --report-server HOST:PORT")
     if missing := [each for each in own["directories"] if not Path(each).is_dir()]:
         raise DataDirectoryError(f"there is no spill in {missing[0]}: name directories of brokers' spills")
     # Standard output is for the verdict.
     logs.configure("error", "text")
-    with frame.running("recover", chosen_master, spark_conf) as (spark, progress):
+    # Rows of Spark's are blocks of lines here.
+    with frame.running("recover", chosen_master, spark_conf, has_rows=False) as (spark, progress):
         recovered = run(
             spark,
             own["directories"],
@@ -118,7 +138,8 @@ def recover(
             tell=progress.tell,
         )
         seconds = progress.seconds
-    _conclude(recovered, seconds, as_json=as_json)
+    report_whole(own, "recover", {**recovered.counts, "seconds": round(seconds, 3)})
+    _conclude(recovered, seconds, as_json=own.get("json", False))
     if recovered.counts["set_aside"]:
         raise typer.Exit(EXIT_SET_ASIDE)
 

@@ -128,7 +128,7 @@ def transform(
 
     A message for which that raises goes to SOURCE.dead, with the error in its headers; the others go on.
     """
-    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf)}
+    flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf), "json": as_json}
     from holdfast.pipelines import frame
     from holdfast.pipelines.errors import spark_not_installed
 
@@ -161,7 +161,7 @@ def transform(
             **arguments,
         )
         seconds = progress.seconds
-    _conclude(wanted, done, seconds, as_json=as_json)
+    _conclude(wanted, done, seconds, as_json=own.get("json", False))
     if done.is_stopped and arguments["once"]:
         raise typer.Exit(stop.exit_code)
 
