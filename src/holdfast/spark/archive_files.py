@@ -251,7 +251,8 @@ class ArchiveWriter(ArchiveReader):
                 # Executors of a driver that was killed may be writing there still: then it is for the next time.
                 shutil.rmtree(place, ignore_errors=True)
                 continue
-            for path in place.rglob("*.parquet"):
+            # All of them first: deleting one takes directories away that the search would go on in.
+            for path in list(place.rglob("*.parquet")):
                 if str(path.relative_to(self.files)) not in known:
                     self._delete(path)
 
