@@ -58,6 +58,10 @@ def counted(archive: ArchiveReader, state: State) -> list[bytes]:
     return sorted((archive.files / path).read_bytes() for path in state.files)
 
 
+def sums(archive: ArchiveReader) -> list[Path]:
+    return list(archive.files.rglob("*.crc"))
+
+
 def same(state: State, before: State) -> bool:
     """Whether they have the same rows; one may have a note more."""
     return msgspec.structs.replace(state, version=before.version) == before and state.version - before.version in (0, 1)
@@ -120,7 +124,7 @@ def test_commit_counts_whole_or_not_at_all_wherever_its_writer_is_killed(
             assert shown(directory) == counted(writer, found)
             known = found.files.keys() | found.retired.keys()
             there = {str(path.relative_to(writer.files)) for path in writer.files.rglob("*.parquet")}
-            assert there == known, "nothing is left that no commit knows"
+            assert there == known and not sums(writer), "nothing is left that no commit knows"
             writer.commit(batch(writer))
             assert shown(directory) == counted(writer, writer.state) and not list(directory.rglob("*/.0*.json*"))
         outcomes.add((was_killed, found == after))
@@ -151,6 +155,17 @@ def test_start_that_is_killed_too_changes_nothing_that_counts(tmp_path: Path, mo
         assert not any((writer.files / file.path).exists() for file in rest.added)
         step += 1
     assert step > 5
+
+
+def test_sums_that_nobody_synced_are_never_beside_files_that_count(tmp_path: Path) -> None:
+    """After a power loss they could be torn, and Spark would refuse a file that is whole."""
+    with ArchiveWriter(tmp_path).opened() as writer:
+        writer.commit(batch(writer))
+        assert not sums(writer)
+        for path in writer.state.files:
+            (writer.files / path).with_name(f".{Path(path).name}.crc").write_bytes(b"torn")
+    with ArchiveWriter(tmp_path).opened() as writer:
+        assert not sums(writer) and len(counted(writer, writer.state)) == len(HOURS)
 
 
 def test_snapshots_bound_the_log_and_readers_that_began_before_find_everything(

@@ -62,6 +62,10 @@ def test_archive_has_every_message_once_and_compaction_changes_none(
     assert archived(batch_bytes=1000).rows == 60
     many = ArchiveReader(to).load()
     assert many.version > 2 and len(many.files) > 2, "there were several batches"
+    for path in many.files:
+        # As a power loss leaves sums that nobody synced.
+        sums = (Path(to) / "_archive" / "files" / path).with_suffix(".parquet.crc")
+        sums.with_name(f".{sums.name}").write_bytes(b"torn")
     broker.publish_many(topic, [b"second"])
     lines: list[str] = []
     done = archived(compact_files=2, tell=lines.append)
