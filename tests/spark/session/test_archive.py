@@ -167,6 +167,10 @@ def test_what_nobody_has_is_told_and_remembered(spark: SparkSession, expiring: L
         assert history(allow_gaps=True).count() == kept
         broker.create_topic("late")
         assert refused(lambda: archive(allow_gaps=True)) == "archive_mismatch" == refused(history)
+        broker.publish("later", b"x")
+        with pytest.raises(HoldfastError, match=r"'\(\?!late\$\)…', the others go on"):
+            pipelines.archive(spark, pattern="late.*", to=to, servers=servers)
+        assert pipelines.archive(spark, pattern="(?!late$)late.*", to=to, servers=servers).rows == 1
     assert refused(lambda: pipelines.archive(spark, ["nobody-made-this"], to=to, servers=servers)) == "topic_not_found"
 
 
