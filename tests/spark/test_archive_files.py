@@ -17,42 +17,49 @@ from holdfast.spark.archive_files import ArchiveReader, ArchiveWriter
 from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Extent, State
 
 ROWS = 10
+# Topics and their hours of which a batch has rows.
+HOURS = (("t", 5), ("t", 6), ("u", 5))
 
 
 class Killed(BaseException):
     """What a SIGKILL is to a test: nothing behind it runs that could put anything in order."""
 
 
-def batch(writer: ArchiveWriter, **changes: Any) -> Commit:
-    """A commit of two files, which are there as Spark leaves them."""
+def batch(writer: ArchiveWriter, hours: tuple[tuple[str, int], ...] = HOURS, **changes: Any) -> Commit:
+    """A commit of a file for each hour, which are there as Spark leaves them."""
     place = writer.new_place()
     version = writer.state.version + 1
     added = []
-    for number in range(2):
-        path = place / "_topic=t" / "_date=2026-11-18" / "_hour=5" / f"part-{number}.parquet"
+    for number, (topic, hour) in enumerate(hours):
+        path = place / f"_topic={topic}" / "_date=2026-11-18" / f"_hour={hour}" / f"part-{number}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"%d/%d" % (version, number))
         path.with_name(f".{path.name}.crc").touch()
         relative = str(path.relative_to(writer.files))
-        added.append(ArchivedFile(path=relative, topic="t", date="2026-11-18", hour=5, rows=ROWS, size_bytes=3))
-    end = 2 * ROWS * version
-    topics = {"t": ArchivedTopic(created_ms=1, partitions={0: Extent(start=0, end=end)})}
+        added.append(ArchivedFile(path=relative, topic=topic, date="2026-11-18", hour=hour, rows=ROWS, size_bytes=3))
+    extent = Extent(start=0, end=2 * ROWS * version)
+    topics = {topic: ArchivedTopic(created_ms=1, partitions={0: extent}) for topic, _ in hours}
     given = {"kind": "batch", "added": tuple(added), "topics": topics, **changes}
     return Commit(version=version, time_ms=1000 * version, **given)
 
 
 def compaction(writer: ArchiveWriter) -> Commit:
-    """One that replaces everything, and forgets what was replaced before."""
-    replaced = tuple(writer.state.files.values())
-    return batch(writer, kind="compaction", topics={}, replaced=replaced, forgotten=tuple(writer.state.retired))
+    """One that replaces all files of one hour, and forgets what was replaced before."""
+    replaced = tuple(file for file in writer.state.files.values() if (file.topic, file.hour) == HOURS[0])
+    forgotten = tuple(writer.state.retired)
+    return batch(writer, HOURS[:1], kind="compaction", topics={}, replaced=replaced, forgotten=forgotten)
 
 
 def shown(directory: Path) -> list[bytes]:
-    return sorted(path.read_bytes() for path in directory.glob("topic=t/date=2026-11-18/hour=05/*.parquet"))
+    return sorted(path.read_bytes() for path in directory.glob("topic=?/date=2026-11-18/hour=0?/*.parquet"))
 
 
 def counted(archive: ArchiveReader, state: State) -> list[bytes]:
     return sorted((archive.files / path).read_bytes() for path in state.files)
+
+
+def sums(archive: ArchiveReader) -> list[Path]:
+    return list(archive.files.rglob("*.crc"))
 
 
 def same(state: State, before: State) -> bool:
@@ -106,19 +113,18 @@ def test_commit_counts_whole_or_not_at_all_wherever_its_writer_is_killed(
         found = reader.load()
         after = before.after(commit)
         assert found in (before, after), "readers see one state or the other"
-        old, added = {b"2/0", b"2/1", b"3/0", b"3/1"}, {b"4/0", b"4/1"}
+        old = {b"1/1", b"1/2", b"2/0", b"3/0", b"3/1", b"3/2"}
+        replaced, added = ({b"2/0", b"3/0"}, {b"4/0"}) if kind is compaction else (set(), {b"4/0", b"4/1", b"4/2"})
         seen = set(shown(directory))
         assert len(seen) == len(shown(directory)) and seen <= old | added
-        if kind is compaction:
-            assert not (seen & old and seen & added), "no row is there twice"
-        else:
-            assert seen >= old, "what was there stays"
+        assert not (seen & replaced and seen & added), "no row is there twice"
+        assert seen >= old - replaced, "what was there stays"
         with ArchiveWriter(directory).opened() as writer:
             assert same(writer.state, found), "what readers saw stays"
             assert shown(directory) == counted(writer, found)
             known = found.files.keys() | found.retired.keys()
             there = {str(path.relative_to(writer.files)) for path in writer.files.rglob("*.parquet")}
-            assert there == known, "nothing is left that no commit knows"
+            assert there == known and not sums(writer), "nothing is left that no commit knows"
             writer.commit(batch(writer))
             assert shown(directory) == counted(writer, writer.state) and not list(directory.rglob("*/.0*.json*"))
         outcomes.add((was_killed, found == after))
@@ -149,6 +155,17 @@ def test_start_that_is_killed_too_changes_nothing_that_counts(tmp_path: Path, mo
         assert not any((writer.files / file.path).exists() for file in rest.added)
         step += 1
     assert step > 5
+
+
+def test_sums_that_nobody_synced_are_never_beside_files_that_count(tmp_path: Path) -> None:
+    """After a power loss they could be torn, and Spark would refuse a file that is whole."""
+    with ArchiveWriter(tmp_path).opened() as writer:
+        writer.commit(batch(writer))
+        assert not sums(writer)
+        for path in writer.state.files:
+            (writer.files / path).with_name(f".{Path(path).name}.crc").write_bytes(b"torn")
+    with ArchiveWriter(tmp_path).opened() as writer:
+        assert not sums(writer) and len(counted(writer, writer.state)) == len(HOURS)
 
 
 def test_snapshots_bound_the_log_and_readers_that_began_before_find_everything(
@@ -261,7 +278,7 @@ def test_full_disk_is_told_with_what_counts(where: str, tmp_path: Path, monkeypa
         assert ArchiveReader(tmp_path).load().version == does_count
         assert not list((tmp_path / "_archive" / "commits").glob(".*")), "what takes room to no end goes at once"
     with ArchiveWriter(tmp_path).opened() as writer:
-        assert shown(tmp_path) == counted(writer, writer.state) == ([b"1/0", b"1/1"] if does_count else [])
+        assert shown(tmp_path) == counted(writer, writer.state) == ([b"1/0", b"1/1", b"1/2"] if does_count else [])
 
 
 def test_file_system_without_links_has_no_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -426,22 +427,31 @@ def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProces
     assert "brokerTimeout says how long" in str(away)
 
 
-def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_topic(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path / "data", "--compute-ms", "1") as running:
+def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with BrokerProcess(tmp_path / "data", "--compute-ms", "1") as running, contextlib.ExitStack() as readers:
         servers = f"127.0.0.1:{running.http_address[1]}"
 
+        def reader(**options: str) -> StreamReader:
+            parsed = parse_options({"servers": servers, **options})
+            made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+            readers.callback(made.stop)
+            return made
+
         def first_place(topic: str, **more: str) -> object:
-            options = parse_options({"servers": servers, "subscribe": topic, **more})
-            made = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-            try:
-                return made.initialOffset()["offsets"]
-            finally:
-                made.stop()
+            return reader(subscribe=topic, **more).initialOffset()["offsets"]
 
         with connect_blocking(f"holdfast://{servers}") as client:
+            finding_it_later = reader(subscribePattern="ord.*s", groupId="g")
+            nothing = finding_it_later.initialOffset()
             client.create_topic("orders")
             client.publish_many("orders", [b"x"] * 5)
             wait_until(lambda: client.offset_at("orders.processed", "latest") == 5, "they are processed")
+            for _ in range(2):
+                finding_it_later.commit(finding_it_later.latestOffset(nothing, ReadAllAvailable()))
+            assert not [cursor for cursor in client.cursors() if cursor.name == "g"]
+            assert caplog.text.count("orders has a processor") == 1
             with pytest.raises(HoldfastError, match="leave groupId away") as refused:
                 first_place("orders", groupId="g")
             assert "orders.processed" in str(refused.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
@@ -46,7 +47,8 @@ def plan(
         if known is not None and known.created_ms != each.created_ms:
             raise ArchiveMismatch(
                 f"the topic {each.topic} was deleted and made anew since it was archived: archive the new one to "
-                "another directory",
+                "another directory. Left out of the topics or the pattern of this one, as by --pattern "
+                f"'(?!{re.escape(each.topic)}$)…', the others go on, and what is archived of it stays",
             )
         extent = known.partitions.get(each.number) if known is not None else None
         start = each.start if extent is None else extent.end

@@ -111,7 +111,6 @@ class Archiver:
         self._tell = tell
         self._targets: dict[PartitionKey, int] | None = None
         self._gone = frozenset(archive.state.gone)
-        self._is_shown: dict[str, bool] = {}
 
     def begin(self, *, once: bool) -> None:
         """Look where the topics end, if that is the goal; and put the cursor where the archive is.
@@ -119,12 +118,17 @@ class Archiver:
         It may be behind, after a crash, or ahead, where another archive had it before: and who waits for it waits for
         this one.
         """
+        from holdfast.spark.progress import warn_hidden
+
         there = self._there()
         if once:
             self._targets = self._places.certain_ends(there)
         ranges = archive_rules.plan(self._archive.state, there, self._targets, allow_gaps=self._settings.allow_gaps)
-        starts = {place: start for place, (start, _) in ranges.items()}
-        self._places.keep_places(self._settings.group, self._of_cursors(starts))
+        hidden = {topic for topic in {each.topic for each in there} if not self._places.has_own_cursors(topic)}
+        for topic in sorted(hidden):
+            warn_hidden(self._settings.group, topic)
+        starts = {place: start for place, (start, _) in ranges.items() if place[0] not in hidden}
+        self._places.keep_places(self._settings.group, starts)
 
     # --- a batch ------------------------------------------------------------------------------------
 
@@ -139,7 +143,6 @@ class Archiver:
             if self._gone != frozenset(state.gone):
                 self._commit("note")
             return None
-        reached = self._of_cursors({place: end for place, (_, end) in ranges.items()})
         self._tell(f"archives {archive_rules.count(ranges):,} messages")
         rows = live_rows(
             self._spark,
@@ -154,7 +157,7 @@ class Archiver:
         self._check_topics([each for each in there if (each.topic, each.number) in ranges])
         missing = self._missing(files, ranges, read())
         self._commit("batch", added=files, topics=self._extended(ranges, missing, there))
-        self._show_progress(reached, there)
+        self._show_progress({place: end for place, (_, end) in ranges.items()}, there)
         offsets: dict[str, dict[str, int]] = {}
         for (topic, number), (_, end) in sorted(ranges.items()):
             offsets.setdefault(topic, {})[str(number)] = end
@@ -217,17 +220,6 @@ class Archiver:
                 topic = topics.setdefault(each.topic, ArchivedTopic(created_ms=each.created_ms, partitions={}))
                 topic.partitions[each.number] = extended(before, *ranges[place], missing.get(place, ()))
         return topics
-
-    def _of_cursors(self, places: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """Those in topics where a cursor can show them; it tells once of a topic where none can."""
-        for topic in sorted({topic for topic, _ in places} - self._is_shown.keys()):
-            self._is_shown[topic] = self._places.has_own_cursors(topic)
-            if not self._is_shown[topic]:
-                self._tell(
-                    f"{topic} has a processor, so its cursors stand in what that makes: none shows how far {topic} is "
-                    "archived, and retention does not wait for it"
-                )
-        return {place: offset for place, offset in places.items() if self._is_shown[place[0]]}
 
     def _show_progress(self, reached: dict[PartitionKey, int], there: list[PartitionPlace]) -> None:
         from holdfast.spark.progress import publish_progress

@@ -133,11 +133,11 @@ class Reports:
 
 
 def source(
-    spark: SparkSession, *, servers: str, group: str, starting: str = "earliest", **options: str | int | None
+    spark: SparkSession, *, servers: str, group: str | None, starting: str = "earliest", **options: str | int | None
 ) -> DataFrame:
     """All columns of the topics that `subscribe`, `subscribePattern` or `assign` names, by options of the connector."""
-    given = {name: str(value) for name, value in options.items() if value is not None}
-    reader = spark.readStream.format("holdfast").options(servers=servers, groupId=group, startingOffsets=starting)
+    given = {name: str(value) for name, value in {"groupId": group, **options}.items() if value is not None}
+    reader = spark.readStream.format("holdfast").options(servers=servers, startingOffsets=starting)
     return reader.options(includeHeaders="true", **given).load()
 
 

@@ -34,6 +34,8 @@ from holdfast.pipelines.transform_statement import StatementWriter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.client import BlockingClient
+
 NAME: Final = "transform"
 # A batch is a transaction, is held in memory where a statement runs row by row, and is repeated after a crash.
 BATCH_MESSAGES_MAX_DEFAULT: Final = 100_000
@@ -51,9 +53,9 @@ def prepare(servers: str, wanted: Transform) -> None:
 
     With as many partitions as the source has, so that what has one key stays together, and apart from others.
     """
-    from holdfast.client import RemoteError, connect_blocking
+    from holdfast.client import RemoteError
 
-    with connect_blocking(servers if "://" in servers else f"holdfast://{servers}") as client:
+    with _connected(servers) as client:
         partitions = len(client.describe(wanted.source).partitions)
         for topic in (wanted.target, dead_topic(wanted.source)):
             try:
@@ -61,6 +63,12 @@ def prepare(servers: str, wanted: Transform) -> None:
             except RemoteError as error:
                 if error.code != "topic_exists":
                     raise
+
+
+def _connected(servers: str) -> BlockingClient:
+    from holdfast.client import connect_blocking
+
+    return connect_blocking(servers if "://" in servers else f"holdfast://{servers}")
 
 
 def run_transform(
@@ -83,7 +91,7 @@ def run_transform(
     messages = streams.source(
         spark,
         servers=servers,
-        group=group,
+        group=_group_of_source(servers, wanted.source, group),
         starting=starting,
         subscribe=wanted.source,
         maxOffsetsPerTrigger=batch_messages_max,
@@ -120,6 +128,17 @@ def run_transform(
     for name, count in statement.counts.items():
         done.counts[name] = done.counts.get(name, 0) + count
     return done
+
+
+def _group_of_source(servers: str, source: str, group: str) -> str | None:
+    """The group; none, which is told, where the source has a processor: its cursors stand in what that makes."""
+    from holdfast.spark.progress import warn_hidden
+
+    with _connected(servers) as client:
+        if client.describe(source).delivers_from == source:
+            return group
+    warn_hidden(group, source)
+    return None
 
 
 def _query(

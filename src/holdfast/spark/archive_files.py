@@ -12,9 +12,10 @@
       topic=orders/date=2026-11-18/hour=05/*.parquet   the view: hard links to the files that count
 
 A commit is a file that appears whole under its number, or not at all: it is written and synced under another name and
-linked to its own, which fails if the number is taken. Files of rows are synced before. Every `SNAPSHOT_EVERY` commits
-the state is written as well, and commits and snapshots before the last but one are deleted: readers that began with
-the older one find everything they need.
+linked to its own, which fails if the number is taken. Files of rows are synced before, and the sums that Hadoop writes
+beside them deleted: Spark would refuse a whole file of which a power loss has torn the sums. Every `SNAPSHOT_EVERY`
+commits the state is written as well, and commits and snapshots before the last but one are deleted: readers that began
+with the older one find everything they need.
 
 Whoever reads goes by the commits (`load`), and needs no lock. The view is for whoever knows nothing of them, such as
 `spark.read.parquet("archive")`. It follows the commits: first links of replaced files go, then those of new ones come.
@@ -173,7 +174,9 @@ class ArchiveWriter(ArchiveReader):
         """Make a commit, and with it its files, count; on return it is on the disk, and the view shows it."""
         following = self.state.after(commit)
         for file in commit.added:
-            _sync(self.files / file.path)
+            rows = self.files / file.path
+            _sync(rows)
+            rows.with_name(f".{rows.name}.crc").unlink(missing_ok=True)
         for directory in {parent for file in commit.added for parent in Path(file.path).parents}:
             _sync(self.files / directory)
         self._put(self._commits / _name(commit.version), msgspec.json.encode(commit))
@@ -251,14 +254,16 @@ class ArchiveWriter(ArchiveReader):
                 # Executors of a driver that was killed may be writing there still: then it is for the next time.
                 shutil.rmtree(place, ignore_errors=True)
                 continue
-            for path in place.rglob("*.parquet"):
+            for sums in list(place.rglob(".*.crc")):
+                sums.unlink(missing_ok=True)
+            # All of them first: deleting one takes directories away that the search would go on in.
+            for path in list(place.rglob("*.parquet")):
                 if str(path.relative_to(self.files)) not in known:
                     self._delete(path)
 
     def _delete(self, path: Path) -> None:
-        """Delete a file with its sums, which Hadoop writes beside it, and the directories that are empty then."""
+        """Delete a file, and the directories that are empty then."""
         path.unlink(missing_ok=True)
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # something is in it
             for directory in path.relative_to(self.files).parents[:-1]:
                 (self.files / directory).rmdir()

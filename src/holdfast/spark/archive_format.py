@@ -29,6 +29,7 @@ from typing import Final, Literal
 
 import msgspec
 
+# What an older version could not read, such as another kind of commit, needs another number once this one was released.
 FORMAT: Final = 1
 Kind = Literal["batch", "compaction", "note"]
 

@@ -2,12 +2,16 @@
 
 Spark tells a source that a batch is done only when it plans the next one, so the last batch would never be told of. A
 listener hears of every batch as it ends; `session` adds one. Both say the same, and a cursor never moves back.
+
+The cursors of a topic with a processor stand in what the processor makes, where offsets of the topic mean nothing: none
+is moved there. It is asked each time, since a processor may come, or a topic with one, while a query runs.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -24,6 +28,17 @@ _TIMEOUT_S = 5.0
 _log = logging.getLogger("holdfast.spark")
 
 
+@lru_cache
+def warn_hidden(group: str, topic: str) -> None:
+    """Say, once, that no cursor of the group can stand in a topic."""
+    _log.warning(
+        "%s has a processor, so its cursors stand in what that makes: none shows how far %s is, and retention does not "
+        "wait for it",
+        topic,
+        group,
+    )
+
+
 def publish_progress(client: BlockingClient, reached: StreamOffsets) -> None:
     """Move the group's cursors; a query does not fail because its progress cannot be shown."""
     if reached.group is None:
@@ -34,7 +49,10 @@ def publish_progress(client: BlockingClient, reached: StreamOffsets) -> None:
             by_topic.setdefault(topic, {})[number] = offset
     for topic, offsets in by_topic.items():
         try:
-            _move(client, topic, reached.group, offsets)
+            if client.describe(topic).delivers_from == topic:
+                _move(client, topic, reached.group, offsets)
+            else:
+                warn_hidden(reached.group, topic)
         except HoldfastError as error:
             # Of a topic that is gone the planning will tell.
             level = logging.INFO if error.code == "topic_not_found" else logging.WARNING

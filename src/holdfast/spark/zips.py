@@ -22,8 +22,12 @@ def zip_of(name: str, files: Mapping[str, bytes]) -> Path:
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         made = target.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, text in files.items():
-                archive.writestr(zipfile.ZipInfo(path, _LONG_AGO), text)
+        with open(made, "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                for path, text in files.items():
+                    archive.writestr(zipfile.ZipInfo(path, _LONG_AGO), text, zipfile.ZIP_DEFLATED)
+            # Under its name it is taken for whole for ever, so it must not get there before its bytes do.
+            file.flush()
+            os.fsync(file.fileno())
         made.replace(target)
     return target

@@ -19,6 +19,7 @@ import holdfast.pipelines
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import computing, transform_raising, transform_sql
 from holdfast.pipelines.streams import StreamRun
+from holdfast.testing import LocalCluster
 
 Run = Callable[..., StreamRun]
 ROOT = Path(__file__).parents[3]
@@ -359,3 +360,15 @@ def test_what_ends_a_transform_has_a_code(
     with pytest.raises(HoldfastError) as failed:
         run(**options)
     assert failed.value.code == code
+
+
+def test_source_with_a_processor_is_transformed_without_a_cursor(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Its cursors stand in what the processor makes, where offsets of the source mean nothing."""
+    settings = {"compute_ms": "1", "processor_topics": "orders"}
+    with LocalCluster(nodes=1, settings=settings) as cluster, cluster.connect_blocking() as processing:
+        processing.publish_many("orders", [b"1", b"2"])
+        places = {"servers": cluster.url.removeprefix("holdfast://"), "source": "orders", "target": "doubled"}
+        assert run(**places, function=doubled).counts == {"made": 2, "dead": 0}
+        assert values(processing, "doubled") == [b"2", b"4"]
+        assert not [cursor for cursor in processing.cursors() if cursor.name.startswith("transform")]
+    assert "orders has a processor" in caplog.text and "none shows how far transform-doubled is" in caplog.text
