@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Final
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -13,6 +14,10 @@ from xdist.scheduler import LoadScopeScheduling
 # whole package again, which takes longer than all the rest of its start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# A shared machine stalls when it likes, in a test as well as between two draws.
+hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("shared")
 
 # They share one Spark session and one broker, or one Spark cluster, which take longer to start than most of these tests
 # to run.

@@ -57,6 +57,15 @@ def up(directory: Path, base_port: int | None, *options: str, nodes: int = 3) ->
         yield Up(running, ready_file)
 
 
+def listens(address: str) -> bool:
+    host, port = address.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
 def is_alive(pid: int) -> bool:
     """Whether it runs; one that has ended and waits for its parent to notice does not."""
     try:
@@ -135,7 +144,7 @@ def test_second_signal_ends_it_at_once(tmp_path: Path, base_port: int) -> None:
         # One node hangs while the others leave, so that an orderly end would take half a minute.
         os.kill(nodes[0]["pid"], signal.SIGSTOP)
         cluster.running.process.send_signal(signal.SIGINT)
-        until(lambda: not is_alive(nodes[2]["pid"]), "it has begun to stop")
+        until(lambda: not listens(nodes[2]["text"]), "it has begun to stop")
         began = time.monotonic()
         ended = cluster.running.end(signal.SIGINT)
     assert ended.code == 1 and ended.out == b"" and "Traceback" not in ended.err

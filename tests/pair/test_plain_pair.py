@@ -87,6 +87,7 @@ def test_nothing_is_lost_or_repeated_when_either_is_killed_under_load(tmp_path: 
 def test_what_was_acknowledged_alone_reaches_the_other_one_whoever_starts_first(tmp_path: Path) -> None:
     with running(tmp_path) as (first, second):
         publish(first, b"together")
+        wait_until_in_step(first)  # on a busy machine it may have taken the other one for lost meanwhile
         second.kill()
         wait_until_alone(first)
         publish(first, b"alone")

@@ -111,7 +111,8 @@ def test_an_error_is_never_a_confirmation(tmp_path: Path, flags: tuple[str, ...]
                 assert status(broker)["is_alone"] is True
             dials = backup.dials
             wait_until(lambda: backup.dials > dials, "it tries again")
-            assert status(broker)["is_alone"] is True and "backup_refuses" in broker.log()
+            wait_until(lambda: "backup_refuses" in broker.log(), "it is refused again")
+            wait_until(lambda: status(broker)["is_alone"] is True, "and takes that for no confirmation")
             backup.answers = confirming
             wait_until_in_step(broker)
             wait_until(lambda: client.ask(b"PUBLISH_ID|x|t|big") == PUBACK, "it has made sure of what it has")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from holdfast.node.stores import _warn_of_a_log
+from holdfast.node.left_behind import warn_of_a_log
 from tests.postgres.stores import query
 from tests.support.postgres import Server
 from tests.text.in_process.talk import PUBACK, serving, until
@@ -138,6 +138,6 @@ def test_log_that_cannot_be_looked_at_keeps_no_broker_over_a_database_from_start
     (tmp_path / "topics").mkdir()
     with structlog.testing.capture_logs() as logs, monkeypatch.context() as patched:
         patched.setattr(Path, "iterdir", refuse)
-        _warn_of_a_log(tmp_path / "topics")
+        warn_of_a_log(tmp_path / "topics")
     [told] = logs
     assert told["event"] == "log_unreadable" and "Permission denied" in told["problem"]
