@@ -12,6 +12,7 @@ import functools
 import itertools
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VIEW: Final = "messages"
+# A view is its session's, which several transforms may share.
+_VIEW_LOCK: Final = threading.Lock()
 _QUERY: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
 # Nodes of a plan that make each row of one.
 _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark"))
@@ -41,14 +44,32 @@ def selected(rows: DataFrame, sql: str) -> DataFrame:
     """The result of a statement; `bad_sql` where Spark does not understand it."""
     if not _QUERY.match(sql):
         raise BadSql("the statement has to be a query: SELECT … FROM messages")
-    rows.createOrReplaceTempView(VIEW)
+    with _VIEW_LOCK:
+        _create_view(rows)
+        try:
+            with quietly():
+                return rows.sparkSession.sql(sql)
+        except (AnalysisException, ParseException) as error:
+            raise BadSql(f"Spark does not understand it: {first_line(str(error))}") from error
+        finally:
+            rows.sparkSession.catalog.dropTempView(VIEW)
+
+
+def _create_view(rows: DataFrame) -> None:
+    if not rows.isStreaming:
+        # A micro-batch: its session is the query's alone, and began as a copy of the caller's at some moment.
+        rows.createOrReplaceTempView(VIEW)
+        return
     try:
         with quietly():
-            return rows.sparkSession.sql(sql)
-    except (AnalysisException, ParseException) as error:
-        raise BadSql(f"Spark does not understand it: {first_line(str(error))}") from error
-    finally:
-        rows.sparkSession.catalog.dropTempView(VIEW)
+            rows.createTempView(VIEW)
+    except AnalysisException as error:
+        if error.getCondition() != "TEMP_TABLE_OR_VIEW_ALREADY_EXISTS":
+            raise
+        raise BadSql(
+            f"the session has a view {VIEW} of its own, which a statement would not read: give that another name, or "
+            "start this in a session of its own"
+        ) from error
 
 
 def check(result: DataFrame) -> None:

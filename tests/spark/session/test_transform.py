@@ -7,6 +7,7 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -264,6 +265,30 @@ def raising_offsets(spark: SparkSession) -> list[int]:
     found = transform_raising.failing(rows, lambda part: transform_sql.selected(part, sql), lambda _: None)
     assert {each.error.partition(":")[0] for each in found} == {"CAST_INVALID_INPUT"}
     return [each.offset for each in found]
+
+
+def test_two_statements_in_one_session_read_each_their_own_messages(spark: SparkSession) -> None:
+    def plans(name: str) -> list[str]:
+        rows = spark.range(1).selectExpr(f"'{name}' AS topic")
+        read = (transform_sql.selected(rows, "SELECT topic AS value FROM messages") for _ in range(15))
+        return [result._jdf.queryExecution().analyzed().toString() for result in read]
+
+    with ThreadPoolExecutor(2) as threads:
+        for name, found in zip(("left", "right"), threads.map(plans, ("left", "right")), strict=True):
+            assert all(f"{name} AS topic" in plan for plan in found)
+
+
+def test_view_of_the_caller_that_is_called_messages_stays_as_it_is(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    spark.range(3).createOrReplaceTempView("messages")
+    try:
+        with pytest.raises(HoldfastError, match="a view messages of its own") as refused:
+            transform_sql.selected(rows, "SELECT value FROM messages")
+        assert refused.value.code == "bad_sql"
+        assert spark.table("messages").count() == 3
+    finally:
+        spark.catalog.dropTempView("messages")
+    assert transform_sql.selected(rows, "SELECT value FROM messages").isStreaming
 
 
 def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
