@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import random
 import signal
@@ -91,8 +92,15 @@ class Work:
         return found
 
 
-def run(kills: int, dice: random.Random, directory: Path, batches_ahead: int = 20) -> tuple[Found, Found]:
+def run(
+    kills: int, dice: random.Random, directory: Path, batches_ahead: int = 20, within_s: float = math.inf
+) -> tuple[Found, Found]:
     """What is in the targets and among the dead after so many kills and a last driver, and what should be."""
+    end = time.monotonic() + within_s
+
+    def at_most(seconds: float) -> float:
+        return max(0.0, min(seconds, end - time.monotonic()))
+
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
         work = Work(broker)
         command = [sys.executable, "-m", "chaos.spark_transform_job"]
@@ -103,15 +111,16 @@ def run(kills: int, dice: random.Random, directory: Path, batches_ahead: int = 2
                 assert tries < 2 * kills + 2, f"{tries} kills, and only {hits} met work"
                 tries += 1
                 work.top_up(batches_ahead * BATCH_MESSAGES)
-                is_hit = _kill_in_the_middle(work, command, dice, log.fileno())
+                is_hit = _kill_in_the_middle(work, command, dice, log.fileno(), at_most(_START_S))
                 hits += is_hit
                 print(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}", flush=True)
-            done = subprocess.run([*command, "--once"], stdout=log, stderr=log, timeout=_DRAIN_S, check=False)
+            last = [*command, "--once"]
+            done = subprocess.run(last, stdout=log, stderr=log, timeout=at_most(_DRAIN_S), check=False)
         assert done.returncode == 0, f"the last driver failed; see {directory / 'drivers.log'}"
         return work.found(), work.expected()
 
 
-def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log: int) -> bool:
+def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log: int, start_s: float) -> bool:
     """Start a driver, and kill it some time after it has written of each way; says whether it had work left in each."""
     before = work.done()
     # A group of its own: Python, Java and all their children are killed at once.
@@ -122,7 +131,7 @@ def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log
         return all(count > before[way] for way, count in work.done().items())
 
     try:
-        wait_for(has_begun, "a batch of each way is written", _START_S)
+        wait_for(has_begun, "a batch of each way is written", start_s)
         time.sleep(dice.uniform(0, _AFTER_S_MAX))
         assert driver.poll() is None, "the driver ended by itself; see its log"
     finally:
@@ -134,7 +143,7 @@ def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.spark_transform", description=__doc__)
-    parser.add_argument("--kills", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)

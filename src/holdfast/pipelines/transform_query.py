@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.pipelines import streams, transform_sql
+from holdfast.pipelines import streams, transform_errors, transform_sql
 from holdfast.pipelines.dead_letters import dead_topic
 from holdfast.pipelines.errors import PipelineFailed, StatementRaised
 from holdfast.pipelines.transform_functions import ship
@@ -117,7 +117,7 @@ def run_transform(
                 reports=reports,
             )
         except PipelineFailed as failed:
-            raised = transform_sql.of_a_row(failed.__cause__)
+            raised = transform_errors.of_a_row(failed.__cause__)
             if wanted.sql is None or statement.is_used or raised is None:
                 raise
             raise StatementRaised(

@@ -3,24 +3,27 @@
 A job that fails tells of one error, and not of its row. So the driver runs the statement itself, over a part of the
 batch at a time: a plan of projections, filters and generators alone is an iterator over its scan. It goes on behind a
 row that raised, and the scan counts the rows that it gave. Each row is looked at once, and one that raises takes some
-milliseconds more.
+milliseconds more. There is neither sink nor broker in that, so whatever is raised, the row is to blame.
 
 Where a statement needs something else, a function that was registered with the session for one, rows that raise are
-found by trying smaller and smaller ranges of offsets, each as a job: some twenty for each row.
+found by trying smaller and smaller ranges of offsets, each as a job: some twenty for each row. A row is to blame if it
+raises alone, and once more when the driver gives it to the job itself.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from holdfast.pipelines.errors import TooManyRaise
+from holdfast.pipelines.transform_errors import is_no_rows_fault, of_a_row, said
 from holdfast.pipelines.transform_plans import configured
-from holdfast.pipelines.transform_sql import message_bytes, nodes, of_a_row, quietly
+from holdfast.pipelines.transform_sql import message_bytes, nodes, quietly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +35,8 @@ RAISING_BY_JOBS_MAX: Final = 100
 # What the driver holds of a batch at a time, in Python and in Java.
 _PART_BYTES_MAX: Final = 16 * 1024 * 1024
 _PART_ROWS_MAX: Final = 20_000
+# Behind explode a row may raise for each that it makes. To plan what is behind the row takes as long as some of these.
+_RAISES_OF_A_ROW_MAX: Final = 30
 _PLACE: Final = ("partition", "offset")
 _ITERATORS: Final = frozenset(("Project", "Filter", "Generate", "LocalTableScan"))
 # Statements that run once, on few rows: compiling each takes longer than what it saves. And nothing may be run while it
@@ -43,6 +48,8 @@ _INTERPRETED: Final = {
     "spark.sql.execution.arrow.localRelationThreshold": str(1 << 40),
 }
 
+_log = logging.getLogger("holdfast.pipelines")
+
 Make = Callable[["DataFrame"], "DataFrame"]
 
 
@@ -52,6 +59,10 @@ class Failed(NamedTuple):
     partition: int
     offset: int
     error: str
+
+
+class _NotOnTheDriver(Exception):
+    """The driver raises for a row for which a job does not."""
 
 
 class _Range(NamedTuple):
@@ -65,16 +76,26 @@ class _Range(NamedTuple):
 
 def failing(rows: DataFrame, make: Make, tell: Callable[[str], None]) -> list[Failed]:
     """The rows of a batch for which what `make` makes of them raises; `too_many_raise` where they are too many."""
-    found: dict[tuple[int, int], Failed] = {}
     with configured(rows.sparkSession, _INTERPRETED), quietly():
         parts = list(_parts(rows))
-        is_simple = all(name in _ITERATORS for name, _ in nodes(_executed(make, _local(rows, rows.limit(1).toArrow()))))
-        raised = _on_the_driver(rows, parts, make) if is_simple else _by_halves(rows, parts, make)
-        for count, failed in enumerate(raised, 1):
-            found.setdefault((failed.partition, failed.offset), failed)
-            _check(count, RAISING_MAX if is_simple else RAISING_BY_JOBS_MAX)
-            tell(f"{len(found):,} messages raise so far")
-    return list(found.values())
+        try:
+            if _is_simple(rows, make):
+                return _all(_on_the_driver(rows, parts, make), RAISING_MAX, tell)
+        except Py4JJavaError:
+            raise
+        except (_NotOnTheDriver, TypeError, AttributeError, Py4JError) as error:
+            # What is called in Java to that end is no interface, and another release may have something else there.
+            _log.warning("the driver cannot look for rows that raise, jobs do: %s", error)
+        return _all(_by_halves(rows, parts, make), RAISING_BY_JOBS_MAX, tell)
+
+
+def _all(raised: Iterator[Failed], most: int, tell: Callable[[str], None]) -> list[Failed]:
+    found: list[Failed] = []
+    for failed in raised:
+        found.append(failed)
+        _check(len(found), most)
+        tell(f"{len(found):,} messages raise so far")
+    return found
 
 
 def _check(count: int, most: int) -> None:
@@ -103,36 +124,66 @@ def _parts(rows: DataFrame) -> Iterator[_Range]:
         yield part
 
 
+def _is_simple(rows: DataFrame, make: Make) -> bool:
+    return all(name in _ITERATORS for name, _ in nodes(_executed(make, _local(rows, rows.limit(1).toArrow()))))
+
+
 def _on_the_driver(rows: DataFrame, parts: list[_Range], make: Make) -> Iterator[Failed]:
-    jvm: Any = rows.sparkSession._jvm
-    context = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$").empty()
+    known: set[str] = set()
     for part in parts:
         table = part.of(rows).toArrow()
-        plan = _executed(make, _local(rows, table))
-        scanned = plan.collectLeaves().apply(0).metrics().apply("numOutputRows")
-        results = plan.execute()
-        for slice_ in results.partitions():
-            for error in _errors(results.iterator(slice_, context)):
+        while table.num_rows:
+            last, times, rest = -1, 0, table.slice(table.num_rows)
+            for row, error in _errors(rows, _executed(make, _local(rows, table))):
+                last, times = row, times + 1 if row == last else 1
+                if times == 1:
+                    _confirm(rows, table.slice(row, 1), make, error, known)
+                    yield Failed(table["partition"][row].as_py(), table["offset"][row].as_py(), said(error))
+                elif times == _RAISES_OF_A_ROW_MAX:
+                    rest = table.slice(row + 1)
+                    break
+            table = rest
+
+
+def _errors(rows: DataFrame, plan: Any) -> Iterator[tuple[int, Exception]]:
+    """What a plan raises on its way to its end, and at which row of its scan; at one row many times, behind explode."""
+    jvm: Any = rows.sparkSession._jvm
+    context = getattr(getattr(jvm.org.apache.spark, "TaskContext$"), "MODULE$").empty()
+    scanned = plan.collectLeaves().apply(0).metrics().apply("numOutputRows")
+    results = plan.execute()
+    for slice_ in results.partitions():
+        made = results.iterator(slice_, context)
+        while True:
+            try:
+                made.size()
+            except (PySparkException, Py4JJavaError) as error:
                 row = int(scanned.value()) - 1
-                yield Failed(table["partition"][row].as_py(), table["offset"][row].as_py(), error)
+                if row < 0 or is_no_rows_fault(error):
+                    raise
+                yield row, error
+            else:
+                break
 
 
-def _errors(results: Any) -> Iterator[str]:
-    """What an iterator of rows raises on its way to its end."""
-    while True:
-        try:
-            results.size()
-        except (PySparkException, Py4JJavaError) as error:
-            yield _said(error)
-        else:
-            return
+def _confirm(rows: DataFrame, row: pa.Table, make: Make, error: Exception, known: set[str]) -> None:
+    """See once for each kind of error that a job raises, too, unless the kind is one that only rows raise."""
+    kind = said(error).partition(":")[0]
+    if kind in known:
+        return
+    if of_a_row(error) is None and _raised(_local(rows, row), make) is None:
+        raise _NotOnTheDriver(said(error))
+    known.add(kind)
 
 
-def _said(error: Exception) -> str:
-    text = of_a_row(error)
-    if text is None:
-        raise error
-    return text
+def _raised(rows: DataFrame, make: Make) -> Exception | None:
+    """What a job raises that makes something of rows, and writes it nowhere."""
+    try:
+        make(rows).write.format("noop").mode("overwrite").save()
+    except (PySparkException, Py4JJavaError) as error:
+        if is_no_rows_fault(error):
+            raise
+        return error
+    return None
 
 
 def _local(rows: DataFrame, table: pa.Table) -> DataFrame:
@@ -147,12 +198,11 @@ def _by_halves(rows: DataFrame, parts: list[_Range], make: Make) -> Iterator[Fai
     waiting = parts[::-1]
     while waiting:
         part = waiting.pop()
-        try:
-            make(part.of(rows)).write.format("noop").mode("overwrite").save()
-        except (PySparkException, Py4JJavaError) as error:
-            text = _said(error)
-            if part.first == part.last:
-                yield Failed(part.partition, part.first, text)
-                continue
+        if _raised(part.of(rows), make) is None:
+            continue
+        if part.first < part.last:
             middle = (part.first + part.last) // 2
             waiting += [part._replace(first=middle + 1), part._replace(last=middle)]
+        # Once more, with the row in the driver's hands: where it came from has no part in that.
+        elif (error := _raised(_local(rows, part.of(rows).toArrow()), make)) is not None:
+            yield Failed(part.partition, part.first, said(error))

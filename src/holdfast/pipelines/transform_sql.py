@@ -1,4 +1,4 @@
-"""A statement over the view `messages`: whether its rows are messages, and whether a row of it has raised.
+"""A statement over the view `messages`: whether its rows are messages, and each is made of one.
 
 Where each row of the result is made of one row of `messages` (`is_row_by_row`), a row that raises can be found
 (`transform_raising`) and left out. Aggregates have no such rows: there the statement must not raise (`try_cast`,
@@ -12,6 +12,7 @@ import functools
 import itertools
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 VIEW: Final = "messages"
+# A view is its session's, which several transforms may share.
+_VIEW_LOCK: Final = threading.Lock()
 _QUERY: Final = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
 # Nodes of a plan that make each row of one.
 _ROW_BY_ROW: Final = frozenset(("Project", "Filter", "Generate", "SubqueryAlias", "View", "EventTimeWatermark"))
-# Data exceptions, and what `raise_error` says: whatever else ends a job is no row's fault.
-_OF_A_ROW: Final = re.compile(r"SQLSTATE: (22[0-9A-Z]{3}|P0001)\b")
-_CLASS: Final = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*((?:(?!\[[A-Z_.]{4,}\]).)*?)\s*SQLSTATE: (?:22|P0)", re.DOTALL)
 # Printable characters in a row that make a range of the pattern for most ids: Latin, Cyrillic, Chinese and such.
 _COMMON_RUN: Final = 90
 _HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
@@ -44,14 +44,32 @@ def selected(rows: DataFrame, sql: str) -> DataFrame:
     """The result of a statement; `bad_sql` where Spark does not understand it."""
     if not _QUERY.match(sql):
         raise BadSql("the statement has to be a query: SELECT … FROM messages")
-    rows.createOrReplaceTempView(VIEW)
+    with _VIEW_LOCK:
+        _create_view(rows)
+        try:
+            with quietly():
+                return rows.sparkSession.sql(sql)
+        except (AnalysisException, ParseException) as error:
+            raise BadSql(f"Spark does not understand it: {first_line(str(error))}") from error
+        finally:
+            rows.sparkSession.catalog.dropTempView(VIEW)
+
+
+def _create_view(rows: DataFrame) -> None:
+    if not rows.isStreaming:
+        # A micro-batch: its session is the query's alone, and began as a copy of the caller's at some moment.
+        rows.createOrReplaceTempView(VIEW)
+        return
     try:
         with quietly():
-            return rows.sparkSession.sql(sql)
-    except (AnalysisException, ParseException) as error:
-        raise BadSql(f"Spark does not understand it: {first_line(str(error))}") from error
-    finally:
-        rows.sparkSession.catalog.dropTempView(VIEW)
+            rows.createTempView(VIEW)
+    except AnalysisException as error:
+        if error.getCondition() != "TEMP_TABLE_OR_VIEW_ALREADY_EXISTS":
+            raise
+        raise BadSql(
+            f"the session has a view {VIEW} of its own, which a statement would not read: give that another name, or "
+            "start this in a session of its own"
+        ) from error
 
 
 def check(result: DataFrame) -> None:
@@ -166,15 +184,6 @@ def id_patterns() -> tuple[str, str]:
 
 def _ranges(ranges: list[tuple[int, int]]) -> str:
     return "[" + "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges) + "]"
-
-
-def of_a_row(error: BaseException | None) -> str | None:
-    """What an error says, with its class in front, where a row of a statement has raised it; else none."""
-    text = str(error)
-    if _OF_A_ROW.search(text) is None:
-        return None
-    match = _CLASS.search(text)
-    return f"{match[1]}: {' '.join(match[2].split())}" if match else first_line(text)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,10 @@
 """A statement that works row by row, written micro-batch by micro-batch, without the rows for which it raises.
 
 A micro-batch is one numbered job of the sink, under the name and number that the streaming sink would use: the query of
-the checkpoint, and the batch. It is tried as a whole first. Where a row raises nothing of it is visible; then the rows
-that do are found, and what the others make is written with their dead letters, in one transaction. A driver that is
-killed in between finds them again: the batch has the same rows.
+the checkpoint, and the batch. It is tried as a whole first. Where that fails nothing of it is visible, and rows for
+which the statement raises are looked for. If there are none, somebody else failed, and that ends the query. Else what
+the other rows make is written with the dead letters of these, in one transaction. A driver that is killed in between
+finds them again: the batch has the same rows.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from pyspark.sql import Observation
 from holdfast.pipelines.dead_letters import dead_letters, rows_at
 from holdfast.pipelines.errors import TooManyRaise, from_spark
 from holdfast.pipelines.made_rows import MADE_DDL, Rules
+from holdfast.pipelines.transform_errors import is_no_rows_fault
 from holdfast.pipelines.transform_plans import Transform, counts, timed
 from holdfast.pipelines.transform_raising import Failed, failing
-from holdfast.pipelines.transform_sql import as_messages, of_a_row, quietly, selected
+from holdfast.pipelines.transform_sql import as_messages, quietly, selected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +67,7 @@ class StatementWriter:
             with quietly():
                 write(self._made(rows))
         except (PySparkException, Py4JJavaError) as error:
-            if of_a_row(error) is None:
+            if is_no_rows_fault(error):
                 raise
             kept = rows.persist()
             try:

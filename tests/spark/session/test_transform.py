@@ -7,12 +7,15 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast
 import holdfast.pipelines
@@ -171,6 +174,122 @@ def test_statement_with_a_registered_function_takes_the_others_on(
     sql = "SELECT reversed_text(CAST(CAST(CAST(value AS STRING) AS INT) AS STRING)) AS value FROM messages"
     assert run(sql=sql).counts == {"made": 2, "dead": 2}
     assert (values(broker, target), values(broker, f"{topic}.dead")) == ([b"21", b"43"], [b"x", b"y"])
+
+
+def test_message_that_raises_in_whichever_way_does_not_end_a_statement(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    """Spark has no code in common for all that a row may raise, and for some none at all."""
+    sql = (
+        "SELECT CASE CAST(key AS STRING) WHEN 'map' THEN to_json(str_to_map(CAST(value AS STRING))) "
+        "WHEN 'pattern' THEN CAST('x' RLIKE CAST(value AS STRING) AS STRING) "
+        "WHEN 'date' THEN date_format(timestamp_millis(0), CAST(value AS STRING)) "
+        "WHEN 'size' THEN CAST(size(sequence(1L, CAST(CAST(value AS STRING) AS BIGINT))) AS STRING) "
+        "ELSE CAST(xpath_int(CAST(value AS STRING), 'a') AS STRING) END AS value FROM messages"
+    )
+    good = {b"map": b"a:1", b"pattern": b"x", b"date": b"yyyy", b"size": b"3", b"xml": b"<a>7</a>"}
+    bad = {b"map": b"a:1,a:2", b"pattern": b"(", b"date": b"YYYY", b"size": b"2147483647000", b"xml": b"<a"}
+    broker.create_topic(topic)
+    broker.publish_many(
+        topic, [holdfast.NewMessage(value=value, key=key) for each in (good, bad, good) for key, value in each.items()]
+    )
+    assert run(sql=sql).counts == {"made": 10, "dead": 5}
+    assert run(sql=sql).rows == 0
+    assert values(broker, target) == sorted([b'{"a":"1"}', b"true", b"1970", b"3", b"7"] * 2)
+    dead = {message.key: message for message in messages(broker, f"{topic}.dead")}
+    assert {key: message.value for key, message in dead.items() if key} == bad
+    said = {key: dict(message.headers)["holdfast-dead-class"] for key, message in dead.items() if key}
+    assert (said[b"map"], said[b"xml"]) == ("DUPLICATED_MAP_KEY", "SAXParseException")
+    assert "document structures must start and end" in dict(dead[b"xml"].headers)["holdfast-dead-error"]
+
+
+def test_registered_function_that_raises_takes_the_others_on(
+    run: Run, spark: SparkSession, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    spark.udf.register("strict_number", lambda text: str(int(text)))
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"1", b"x", b"2", b"java.lang.OutOfMemoryError"])
+    sql = "SELECT strict_number(CAST(value AS STRING)) AS value FROM messages"
+    assert run(sql=sql).counts == {"made": 2, "dead": 2}
+    assert run(sql=sql).rows == 0
+    assert values(broker, target) == [b"1", b"2"]
+    dead = {message.value: dict(message.headers) for message in messages(broker, f"{topic}.dead")}
+    assert dead.keys() == {b"x", b"java.lang.OutOfMemoryError"}
+    assert dead[b"x"]["holdfast-dead-error"] == "ValueError: invalid literal for int() with base 10: 'x'"
+    assert dead[b"x"]["holdfast-dead-class"] == "ValueError"
+
+
+def test_message_of_many_rows_that_raise_is_one_dead_letter_and_none_of_its_rows_are_made(
+    run: Run, broker: holdfast.BlockingClient, topic: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transform_raising, "RAISING_MAX", 3)
+    sql = (
+        "SELECT CAST(CAST(each AS INT) AS STRING) AS value FROM messages "
+        "LATERAL VIEW explode(split(CAST(value AS STRING), ',')) AS each"
+    )
+    bad = [b"2,y,3,y,4", b"5," + b",".join([b"x"] * 200) + b",6", b"z"]
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"0,1", *bad, b"7,8"])
+    assert run(sql=sql).counts == {"made": 4, "dead": 3}
+    assert run(sql=sql).rows == 0
+    assert values(broker, target) == [b"0", b"1", b"7", b"8"]
+    assert values(broker, f"{topic}.dead") == sorted(bad)
+
+
+def numbers_and_others(spark: SparkSession) -> DataFrame:
+    texts = [b"x%d" % n if n % 4 == 3 else b"%d" % n for n in range(8)]
+    places = "0 AS partition, CAST(offset AS BIGINT) AS offset, CAST(null AS BINARY) AS key, value"
+    headers = "CAST(null AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
+    table = pa.table({"value": texts, "offset": list(range(len(texts)))})
+    return spark.createDataFrame(table).selectExpr(*places.split(", "), headers)
+
+
+@pytest.mark.parametrize("error", [TypeError("JavaPackage"), AttributeError("metrics"), Py4JError("no such method")])
+def test_release_of_spark_whose_plans_are_otherwise_finds_rows_that_raise_by_jobs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(transform_raising, "_on_the_driver", mock.Mock(side_effect=error))
+    assert raising_offsets(spark) == [3, 7]
+
+
+def test_driver_that_raises_where_no_job_does_blames_no_row(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everywhere = [(row, RuntimeError("there is no task here")) for row in range(8)]
+    monkeypatch.setattr(transform_raising, "_errors", lambda *_: iter(everywhere))
+    assert raising_offsets(spark) == [3, 7]
+
+
+def raising_offsets(spark: SparkSession) -> list[int]:
+    rows = numbers_and_others(spark)
+    sql = "SELECT CAST(CAST(CAST(value AS STRING) AS INT) AS STRING) AS value FROM messages"
+    found = transform_raising.failing(rows, lambda part: transform_sql.selected(part, sql), lambda _: None)
+    assert {each.error.partition(":")[0] for each in found} == {"CAST_INVALID_INPUT"}
+    return [each.offset for each in found]
+
+
+def test_two_statements_in_one_session_read_each_their_own_messages(spark: SparkSession) -> None:
+    def plans(name: str) -> list[str]:
+        rows = spark.range(1).selectExpr(f"'{name}' AS topic")
+        read = (transform_sql.selected(rows, "SELECT topic AS value FROM messages") for _ in range(15))
+        return [result._jdf.queryExecution().analyzed().toString() for result in read]
+
+    with ThreadPoolExecutor(2) as threads:
+        for name, found in zip(("left", "right"), threads.map(plans, ("left", "right")), strict=True):
+            assert all(f"{name} AS topic" in plan for plan in found)
+
+
+def test_view_of_the_caller_that_is_called_messages_stays_as_it_is(spark: SparkSession) -> None:
+    rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    spark.range(3).createOrReplaceTempView("messages")
+    try:
+        with pytest.raises(HoldfastError, match="a view messages of its own") as refused:
+            transform_sql.selected(rows, "SELECT value FROM messages")
+        assert refused.value.code == "bad_sql"
+        assert spark.table("messages").count() == 3
+    finally:
+        spark.catalog.dropTempView("messages")
+    assert transform_sql.selected(rows, "SELECT value FROM messages").isStreaming
 
 
 def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
