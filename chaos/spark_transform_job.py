@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    spark = holdfast.spark.session("local[2]", "chaos", config=_CONFIG)
+    spark = holdfast.spark.session("local[2, 3]", "chaos", config=_CONFIG)
     spark.sparkContext.setLogLevel("OFF")
     threads = [
         threading.Thread(target=_run, args=(spark, way, options.servers, options.directory, options.once))

@@ -286,6 +286,32 @@ def test_collector_that_somebody_has_chosen_stays_the_only_one(
     assert given["spark.driver.memory"] == "2g"
 
 
+@pytest.mark.parametrize(
+    ("asked", "started"),
+    [
+        ("local", "local[1, 2]"),
+        ("local[*]", "local[*, 2]"),
+        ("local[4]", "local[4, 2]"),
+        ("local[4, 1]", "local[4, 1]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_task_that_fails_on_one_machine_is_tried_once_more(
+    asked: str, started: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters: list[str] = []
+
+    def start(master: str, *_: object, config: dict[str, str]) -> Session:
+        masters.append(master)
+        return Session()
+
+    monkeypatch.setattr(connector, "session", start)
+    with frame.running("audit", asked, {}):
+        pass
+    assert masters == [started]
+
+
 def progress_of_a_stage(rows: int | None, **settings: bool) -> frame.Progress:
     """With one stage that began ten seconds ago, of whose rows Spark tells or does not."""
     stage = SimpleNamespace(stageId=1, numCompletedTasks=1, numTasks=2)

@@ -16,6 +16,7 @@ pipelines; a table of a pipeline's name has its own::
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 # What shells report for a program that a signal ended: this and the signal's number.
 _EXIT_SIGNAL: Final = 128
 MASTER_DEFAULT: Final = "local[*]"
+_LOCAL: Final = re.compile(r"local(?:\[(\*|\d+)\])?")
 _SHARED: Final = {"master": str, "conf": dict}
 # What a pipeline needs on one machine, where Spark's own gigabyte is little; an own setting goes before it.
 _LOCAL_CONF: Final = {"spark.driver.memory": "2g"}
@@ -213,7 +215,7 @@ def running(
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
     try:
         with _handlers_kept():
-            spark = holdfast.spark.session(master, f"holdfast {name}", config=_conf(master, conf))
+            spark = holdfast.spark.session(_retrying(master), f"holdfast {name}", config=_conf(master, conf))
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])
         spark.sparkContext.setLogLevel("ERROR")
@@ -256,6 +258,12 @@ def _handlers_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal = setting
+
+
+def _retrying(master: str) -> str:
+    """On one machine Spark gives a job up with its first task that fails, and a worker may die: one more try."""
+    cores = _LOCAL.fullmatch(master)
+    return master if cores is None else f"local[{cores[1] or 1}, 2]"
 
 
 def _conf(master: str, given: Mapping[str, str]) -> dict[str, str]:
