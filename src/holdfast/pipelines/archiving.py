@@ -23,7 +23,7 @@ from holdfast.pipelines.errors import PipelineFailed, uncoded
 from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, BatchFigures, Reports, StreamRun
 from holdfast.spark.archive_files import ArchiveWriter, address
 from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Kind, extended
-from holdfast.spark.archive_history import ROW_SCHEMA, live_rows
+from holdfast.spark.archive_history import archived_rows, live_rows
 from holdfast.spark.errors import ArchiveMismatch, DataLost
 from holdfast.spark.offsets import PartitionKey, StreamOffsets
 
@@ -249,7 +249,7 @@ class Archiver:
     # --- files --------------------------------------------------------------------------------------
 
     def _read(self, files: list[ArchivedFile]) -> DataFrame:
-        return self._spark.read.schema(ROW_SCHEMA).parquet(*(self._archive.address_of(file) for file in files))
+        return archived_rows(self._spark, map(self._archive.address_of, files))
 
     def _written(self, rows: DataFrame, place: Path) -> list[ArchivedFile]:
         """Write rows, which say where each goes, to a place of their own; what is there then."""

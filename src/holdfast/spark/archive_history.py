@@ -18,7 +18,7 @@ made anew, fails and is right again with another call.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructField, StructType
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace
 
+# Spark writes the sums of pages and looks at none of them by itself.
+_VERIFY: Final = "parquet.page.verify-checksum.enabled"
 ROW_SCHEMA: Final = StructType([StructField(name, kind) for name, kind in COLUMNS.items()])
 
 
@@ -67,7 +69,7 @@ def history(
     files = sorted((file for file in state.files.values() if file.topic == topic), key=lambda file: file.path)
     parts = []
     if files:
-        parts.append(chosen.read.schema(ROW_SCHEMA).parquet(*map(reader.address_of, files)))
+        parts.append(archived_rows(chosen, map(reader.address_of, files)))
     if servers is not None and any(end > start for start, end in live.values()):
         parts.append(
             live_rows(chosen, servers, live, {topic: created_ms}, tasks_min=tasks_min, fail_on_data_loss=not allow_gaps)
@@ -75,6 +77,11 @@ def history(
     if not parts:
         return chosen.createDataFrame([], ROW_SCHEMA)
     return parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+
+
+def archived_rows(spark: SparkSession, addresses: Iterable[str]) -> DataFrame:
+    """What is in files of an archive. A page whose sum is not that of its bytes fails whoever reads it."""
+    return spark.read.schema(ROW_SCHEMA).option(_VERIFY, "true").parquet(*addresses)
 
 
 def live_rows(

@@ -18,6 +18,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, archiving
 from holdfast.pipelines.streams import StreamRun
 from holdfast.spark.archive_files import ArchiveReader
+from holdfast.spark.archive_history import archived_rows
 from holdfast.testing import LocalCluster
 from tests.spark.session.conftest import Reading
 from tests.support.broker_process import wait_until
@@ -90,6 +91,20 @@ def test_archive_has_every_message_once_and_compaction_changes_none(
     assert archived(keep_replaced_s=0).rows == 1
     swept = ArchiveReader(to).load()
     assert not swept.retired and len(list((tmp_path / "archive" / "_archive" / "files").rglob("*.parquet"))) == 2
+
+
+def test_bit_that_flipped_in_a_file_is_noticed_by_whoever_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    values = [f"{number:08d}" for number in range(1000)]
+    rows = spark.createDataFrame([(bytearray(value.encode()),) for value in values], "value binary").coalesce(1)
+    rows.write.option("compression", "none").parquet(str(tmp_path / "rows"))
+    [path] = (tmp_path / "rows").glob("*.parquet")
+    path.with_name(f".{path.name}.crc").unlink()
+    assert archived_rows(spark, [str(path)]).where("value IS NOT NULL").count() == 1000
+    path.write_bytes(path.read_bytes().replace(b"00000500", b"00000501", 1))
+    found = {bytes(row.value).decode() for row in spark.read.parquet(str(path)).collect()}
+    assert found == set(values) - {"00000500"}, "Spark alone takes it as it is"
+    with pytest.raises(Exception, match="FAILED_READ_FILE"):
+        archived_rows(spark, [str(path)]).collect()
 
 
 def test_history_joins_archive_and_log_while_both_move(
