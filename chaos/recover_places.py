@@ -94,7 +94,8 @@ class ThroughBrokers:
 
     @property
     def options(self) -> list[str]:
-        return ["--server", self._servers]
+        """Most messages have no ids, as those of brokers over a PostgreSQL: these were never stored anywhere."""
+        return ["--server", self._servers, "--allow-duplicates"]
 
     async def count(self) -> int:
         async with holdfast.connect(f"holdfast://{self._servers}") as broker:

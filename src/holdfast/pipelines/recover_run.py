@@ -84,7 +84,7 @@ def recover_directories(
         with Directories(directories) as opened:
             if not (target.knows_fates or allow_duplicates):
                 tell("looking for messages that may be stored")
-                opened.check_fates()
+                opened.check_fates(failed)
             if failed:
                 opened.requeue_failed()
             while (backlog := opened.next_backlog(ledger, order_by, partitions)) is not None:
