@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+import pytest
 
 from holdfast.backends.spill import batches, events
 from holdfast.backends.spill.events import BadLine
 from holdfast.model.errors import BadMessage
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.recovery import merging, steps
+from holdfast.recovery.errors import RecoveryChanged
 from holdfast.recovery.steps import Events, Overtaken, Stream
 from holdfast.wire import batch_builder, record_batch
 
@@ -117,14 +120,89 @@ def test_message_that_the_store_refuses_is_set_aside_and_the_others_are_stored()
         by_line = {row[5]: row for row in rows}
         for source, bad in aside:
             assert (source, bad.place) == by_line[bad.line + b"\n"][3:5] and "a seven" in bad.reason
-        found = [value for values in store.values.values() for value in values]
-        expected = [value for values in store._fresh.values() for copy, value in values if copy == 1]
-        assert sorted(value for value in expected if b"7" not in value) == sorted(
-            value for value in found if b"7" not in value
-        )
+        found = {(stream.queue, stream.number): values for stream, values in store.values.items()}
+        for place, rows_of_place in store._fresh.items():
+            expected = [value for copy, value in rows_of_place if copy == 1 and b"7" not in value]
+            assert [value for value in found.get(place, []) if b"7" not in value] == expected
         kept = sum(row["events"] for row in told)
         assert kept + len(aside) == len(rows)
         assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
+
+
+class Frozen(BaseException):
+    """A task sleeps, before its step reaches the store."""
+
+
+class RisingStore:
+    """Does what brokers do: takes any step whose number is above the last. Refuses messages; and tasks freeze in it."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.values: list[bytes] = []
+        self.number = 0
+        self.asleep: list[tuple[int, Events]] = []
+        self.dice: random.Random | None = dice
+
+    def reached(self, stream: Stream) -> int:
+        return self.number
+
+    def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+        if self.dice is not None and self.asleep and self.dice.random() < 0.3:
+            with suppress(Overtaken, BadMessage):
+                self._take(*self.asleep.pop(self.dice.randrange(len(self.asleep))))
+        if self.dice is not None and self.dice.random() < 0.15:
+            self.asleep.append((after, events))
+            raise Frozen
+        return self._take(after, events)
+
+    def _take(self, after: int, events: Events) -> int:
+        if after <= self.number:
+            raise Overtaken
+        if any(event.value.endswith(b"!") for event in events):
+            raise BadMessage("loud")
+        self.number = after
+        self.values += [event.value for event in events]
+        return len(events)
+
+    def close(self) -> None: ...
+
+
+def test_tasks_that_freeze_and_wake_up_store_nothing_twice_though_the_store_refuses_messages() -> None:
+    dice = random.Random(6)
+    recovery = uuid4()
+    for case in range(200):
+        loud = {dice.randrange(40) for _ in range(dice.randint(0, 3))}
+        values = [b"%d%s" % (serial, b"!" * (serial in loud)) for serial in range(dice.randint(1, 40))]
+        rows = [("t", 0, 1, 0, serial, line_of(value)) for serial, value in enumerate(values)]
+        store, aside = RisingStore(dice), set[int]()
+        for task in range(9):
+            if task == 8:
+                store.dice = None
+            with suppress(Frozen):
+                made = steps.stored(
+                    batches_of(rows, dice),
+                    store,
+                    recovery,
+                    lambda _: None,
+                    lambda _, bad, aside=aside: aside.add(bad.place),
+                )
+                assert sum(batch.num_rows for batch in made) == 1
+        quiet = [value for value in values if not value.endswith(b"!")]
+        assert store.values == quiet and aside == {at for at in loud if at < len(values)}, f"case {case}"
+
+
+def test_store_that_goes_back_in_time_is_told_at_once() -> None:
+    class Forgetful(RisingStore):
+        def reached(self, stream: Stream) -> int:
+            return 2 if not self.values else 1
+
+        def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+            self.values = [b"failed over"]
+            raise Overtaken
+
+    rows = [("t", 0, 1, 0, serial, line_of(b"%d" % serial)) for serial in range(4)]
+    dice = random.Random(1)
+    with pytest.raises(RecoveryChanged, match="gone back"):
+        list(steps.stored(batches_of(rows, dice), Forgetful(dice), uuid4(), lambda _: None, _nothing))
 
 
 def test_overtaken_task_stores_nothing_twice() -> None:
