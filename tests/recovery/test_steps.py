@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
+from typing import Any
 from uuid import UUID, uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from holdfast.backends.spill import batches, events
-from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.events import BadLine, Event
 from holdfast.model.errors import BadMessage
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.recovery import merging, steps
@@ -39,8 +42,12 @@ def batches_of(rows: list[Row], dice: random.Random) -> Iterator[pa.RecordBatch]
 
 
 def some_rows(dice: random.Random) -> list[Row]:
+    lines = count()
     return [
-        (queue, number, dice.choice((1, 1, 1, 2)), 7, serial, line_of(b"x" * dice.randint(0, 300) + b" %d" % serial))
+        (
+            *(queue, number, dice.choice((1, 1, 1, 2)), 7, next(lines)),
+            line_of(b"x" * dice.randint(0, 300) + b" %d" % serial),
+        )
         for queue in ("a", "b")
         for number in (0, 1)
         for serial in range(dice.randint(0, 40))
@@ -93,8 +100,16 @@ class MemoryStore:
     def close(self) -> None: ...
 
 
-def _nothing(source: int, bad: BadLine) -> None:
-    raise AssertionError(f"{bad} of {source}")
+class MemoryAside:
+    def __init__(self) -> None:
+        self.lines: dict[tuple[int, int], BadLine] = {}
+
+    def known(self, sources: Any, lines: Any) -> Any:
+        return np.array([pair in self.lines for pair in zip(sources.tolist(), lines.tolist(), strict=True)], bool)
+
+    def keep(self, source: int, bad: BadLine) -> None:
+        assert (source, bad.place) not in self.lines, "it is known"
+        self.lines[source, bad.place] = bad
 
 
 class Choosy(MemoryStore):
@@ -110,22 +125,19 @@ def test_message_that_the_store_refuses_is_set_aside_and_the_others_are_stored()
     dice = random.Random(5)
     for _ in range(20):
         rows = some_rows(dice)
-        store, aside = Choosy(dice, rows), list[tuple[int, BadLine]]()
+        store, aside = Choosy(dice, rows), MemoryAside()
         told = pa.Table.from_batches(
-            steps.stored(
-                batches_of(rows, dice), store, uuid4(), lambda _: None, lambda *bad, aside=aside: aside.append(bad)
-            ),
-            schema=steps.RESULT,
+            steps.stored(batches_of(rows, dice), store, uuid4(), lambda _: None, aside), schema=steps.RESULT
         ).to_pylist()
         by_line = {row[5]: row for row in rows}
-        for source, bad in aside:
-            assert (source, bad.place) == by_line[bad.line + b"\n"][3:5] and "a seven" in bad.reason
+        for pair, bad in aside.lines.items():
+            assert pair == by_line[bad.line + b"\n"][3:5] and "a seven" in bad.reason
         found = {(stream.queue, stream.number): values for stream, values in store.values.items()}
         for place, rows_of_place in store._fresh.items():
             expected = [value for copy, value in rows_of_place if copy == 1 and b"7" not in value]
             assert [value for value in found.get(place, []) if b"7" not in value] == expected
         kept = sum(row["events"] for row in told)
-        assert kept + len(aside) == len(rows)
+        assert kept + len(aside.lines) == len(rows)
         assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
 
 
@@ -154,10 +166,13 @@ class RisingStore:
             raise Frozen
         return self._take(after, events)
 
+    def refuses(self, event: Event) -> bool:
+        return event.value.endswith(b"!")
+
     def _take(self, after: int, events: Events) -> int:
         if after <= self.number:
             raise Overtaken
-        if any(event.value.endswith(b"!") for event in events):
+        if any(map(self.refuses, events)):
             raise BadMessage("loud")
         self.number = after
         self.values += [event.value for event in events]
@@ -173,21 +188,42 @@ def test_tasks_that_freeze_and_wake_up_store_nothing_twice_though_the_store_refu
         loud = {dice.randrange(40) for _ in range(dice.randint(0, 3))}
         values = [b"%d%s" % (serial, b"!" * (serial in loud)) for serial in range(dice.randint(1, 40))]
         rows = [("t", 0, 1, 0, serial, line_of(value)) for serial, value in enumerate(values)]
-        store, aside = RisingStore(dice), set[int]()
+        store, aside = RisingStore(dice), MemoryAside()
         for task in range(9):
             if task == 8:
                 store.dice = None
             with suppress(Frozen):
-                made = steps.stored(
-                    batches_of(rows, dice),
-                    store,
-                    recovery,
-                    lambda _: None,
-                    lambda _, bad, aside=aside: aside.add(bad.place),
-                )
-                assert sum(batch.num_rows for batch in made) == 1
+                [told] = steps.stored(batches_of(rows, dice), store, recovery, lambda _: None, aside)
         quiet = [value for value in values if not value.endswith(b"!")]
-        assert store.values == quiet and aside == {at for at in loud if at < len(values)}, f"case {case}"
+        assert store.values == quiet, f"case {case}"
+        assert set(aside.lines) == {(0, at) for at in loud if at < len(values)}
+        [counts] = told.to_pylist()
+        assert counts["events"] == len(quiet) == counts["stored"] + counts["already_stored"]
+
+
+def test_message_that_was_refused_is_not_stored_as_well_when_the_store_takes_it_later() -> None:
+    """It is too new today, the recovery is killed, and tomorrow it is not."""
+    rows = [("t", 0, 1, 0, serial, line_of(b"%d" % serial + b"!" * (serial == 2))) for serial in range(4)]
+
+    class Killed(RisingStore):
+        def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
+            if before == 2 and not events:
+                raise Frozen
+            return super().store(stream, before, after, events)
+
+    class Later(RisingStore):
+        def refuses(self, event: Event) -> bool:
+            return False
+
+    dice = random.Random(1)
+    aside, recovery = MemoryAside(), uuid4()
+    killed, later = Killed(dice), Later(dice)
+    killed.dice = later.dice = None
+    with pytest.raises(Frozen):
+        list(steps.stored(batches_of(rows, dice), killed, recovery, lambda _: None, aside))
+    later.values, later.number = killed.values, killed.number
+    list(steps.stored(batches_of(rows, dice), later, recovery, lambda _: None, aside))
+    assert later.values == [b"0", b"1", b"3"] and list(aside.lines) == [(0, 2)]
 
 
 def test_store_that_goes_back_in_time_is_told_at_once() -> None:
@@ -202,7 +238,7 @@ def test_store_that_goes_back_in_time_is_told_at_once() -> None:
     rows = [("t", 0, 1, 0, serial, line_of(b"%d" % serial)) for serial in range(4)]
     dice = random.Random(1)
     with pytest.raises(RecoveryChanged, match="gone back"):
-        list(steps.stored(batches_of(rows, dice), Forgetful(dice), uuid4(), lambda _: None, _nothing))
+        list(steps.stored(batches_of(rows, dice), Forgetful(dice), uuid4(), lambda _: None, MemoryAside()))
 
 
 def test_overtaken_task_stores_nothing_twice() -> None:
@@ -212,7 +248,7 @@ def test_overtaken_task_stores_nothing_twice() -> None:
         rows = some_rows(dice)
         store = MemoryStore(dice, rows)
         told = pa.Table.from_batches(
-            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None, _nothing), schema=steps.RESULT
+            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None, MemoryAside()), schema=steps.RESULT
         ).to_pylist()
         for stream, values in store.values.items():
             assert values == [value for copy, value in store._fresh[stream.queue, stream.number] if copy == 1]

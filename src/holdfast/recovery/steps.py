@@ -71,6 +71,18 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class SetAside(Protocol):
+    """Where lines go that the store does not take, by file and number."""
+
+    def known(self, sources: Any, lines: Any) -> Any:
+        """Of some lines, which went there before."""
+        ...
+
+    def keep(self, source: int, bad: BadLine) -> None:
+        """Durably."""
+        ...
+
+
 class Step(NamedTuple):
     """Rows of one stream: the first is its row number `begin`. `copies` is 1 for what is the first of its id.
 
@@ -95,11 +107,11 @@ def stored(
     store: Store,
     recovery: UUID,
     tell: Callable[[int], None],
-    set_aside: Callable[[int, BadLine], None],
+    set_aside: SetAside,
 ) -> Iterator[pa.RecordBatch]:
     """Store all rows, which come sorted by stream and order; gives a row of `RESULT` for each stream.
 
-    `tell` hears how many more are done. `set_aside` keeps a line of a file that the store does not take, durably.
+    `tell` hears how many more are done.
     """
     stream: Stream | None = None
     counts = dict.fromkeys(COUNTS, 0)
@@ -124,18 +136,20 @@ def _store_step(
     step: Step,
     done: int,
     counts: dict[str, int],
-    set_aside: Callable[[int, BadLine], None],
+    set_aside: SetAside,
 ) -> int:
     """How far the stream is then.
 
-    Where the store refuses one of many, halves are tried, down to the one (`_until`).
+    Where the store refuses one of many, halves are tried, down to the one (`_until`). One that was refused before
+    is not tried again: should it be taken now, it would be stored, and set aside as well.
     """
     count = len(step.copies)
     at = min(max(done - step.begin, 0), count)
     is_done_before = np.arange(count) < at
+    is_refused = set_aside.known(step.sources, step.numbers)
     read = _decode_lines(step.lines) if at < count else []
-    is_fresh = (step.copies == 1).tolist()
-    is_refused = np.zeros(count, bool)
+    is_fresh = ((step.copies == 1) & ~is_refused).tolist()
+    texts: list[bytes] = []
     limit = count
     while at < count:
         until = _until(at, limit, is_refused)
@@ -157,7 +171,9 @@ def _store_step(
                 limit = until - 1
             else:
                 assert not is_refused[at], "without it there is nothing to refuse"
-                set_aside(int(step.sources[at]), _line_of(step, at, f"the store does not take it: {error.message}"))
+                texts = texts or step.lines.split(b"\n")
+                reason = f"the store does not take it: {error.message}"
+                set_aside.keep(int(step.sources[at]), BadLine(int(step.numbers[at]), texts[at], reason))
                 is_refused[at], is_fresh[at] = True, False
             continue
         counts["stored"] += new
@@ -184,10 +200,6 @@ def _until(at: int, limit: int, is_refused: Any) -> int:
         middle = (begin + end) // 2
         begin, end = (begin, middle) if at < middle else (middle, end)
     return end
-
-
-def _line_of(step: Step, place: int, reason: str) -> BadLine:
-    return BadLine(int(step.numbers[place]), step.lines.split(b"\n", place + 1)[place], reason)
 
 
 def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:
