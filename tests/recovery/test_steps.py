@@ -226,6 +226,30 @@ def test_message_that_was_refused_is_not_stored_as_well_when_the_store_takes_it_
     assert later.values == [b"0", b"1", b"3"] and list(aside.lines) == [(0, 2)]
 
 
+@pytest.mark.parametrize("name", ["_decode_line", "_decode_lines"])
+def test_line_that_could_be_read_and_cannot_be_any_more_is_set_aside_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How deep values may be nested depends on how deep the task is in its calls, and on the Python that it has."""
+    for each in {"_decode_lines", name}:
+        decode = getattr(steps, each)
+
+        def limited(data: bytes, decode: Any = decode) -> Any:
+            if b"[[[" in data:
+                raise RecursionError
+            return decode(data)
+
+        monkeypatch.setattr(steps, each, limited)
+    rows = [("t", 0, 1, 0, serial, line_of(b"[[[%d]]]" % serial if serial == 2 else b"1")) for serial in range(4)]
+    dice = random.Random(1)
+    store, aside = RisingStore(dice), MemoryAside()
+    store.dice = None
+    list(steps.stored(batches_of(rows, dice), store, uuid4(), lambda _: None, aside))
+    is_too_deep = name == "_decode_line"
+    assert store.values == ([b"1"] * 3 if is_too_deep else [b"1", b"1", b"[[[2]]]", b"1"])
+    assert list(aside.lines) == ([(0, 2)] if is_too_deep else [])
+
+
 def test_store_that_goes_back_in_time_is_told_at_once() -> None:
     class Forgetful(RisingStore):
         def reached(self, stream: Stream) -> int:

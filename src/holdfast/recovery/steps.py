@@ -36,6 +36,7 @@ _KEPT: Final = ("copy", "source", "line")
 
 Events = list[Event]
 
+_decode_line: Final = msgspec.json.Decoder(Event).decode
 _decode_lines: Final = msgspec.json.Decoder(Event).decode_lines
 
 
@@ -147,7 +148,7 @@ def _store_step(
     at = min(max(done - step.begin, 0), count)
     is_done_before = np.arange(count) < at
     is_refused = set_aside.known(step.sources, step.numbers)
-    read = _decode_lines(step.lines) if at < count else []
+    read = _read(step.lines) if at < count else []
     is_fresh = ((step.copies == 1) & ~is_refused).tolist()
     texts: list[bytes] = []
     limit = count
@@ -155,7 +156,7 @@ def _store_step(
         until = _until(at, limit, is_refused)
         fresh = list(compress(read[at:until], is_fresh[at:until]))
         try:
-            new = store.store(stream, step.begin + at, step.begin + until, fresh)
+            new = store.store(stream, step.begin + at, step.begin + until, _whole(fresh))
         except Overtaken:
             reached = store.reached(stream) - step.begin
             if reached < at:
@@ -185,6 +186,29 @@ def _store_step(
     counts["already_stored"] += int(is_first.sum())
     counts["duplicates"] += int((~is_first).sum())
     return max(done, step.end)
+
+
+def _read(lines: bytes) -> list[Event | None]:
+    """None where a line cannot be read here: how deep a payload may be nested depends on who calls."""
+    try:
+        return list(_decode_lines(lines))
+    except (ValueError, RecursionError):
+        return [_read_line(line) for line in lines.split(b"\n")[:-1]]
+
+
+def _read_line(line: bytes) -> Event | None:
+    try:
+        return _decode_line(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole(read: Sequence[Event | None]) -> Events:
+    """Raises `BadMessage`."""
+    found = [event for event in read if event is not None]
+    if len(found) < len(read):
+        raise BadMessage("its payload is nested too deep")
+    return found
 
 
 def _until(at: int, limit: int, is_refused: Any) -> int:
