@@ -43,7 +43,7 @@ FILE_EVENTS: Final = 4_000
 COPIED_SHARE: Final = 0.2
 RUN_S_MAX: Final = 120.0
 KILLS_EACH: Final = 5
-_LOOK_S: Final = 0.02
+_LOOK_S: Final = 0.1
 # Of what a recovery said that failed.
 _SAID_LINES: Final = 20
 _SMALL: Final = {"spark.driver.memory": "768m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
@@ -103,14 +103,16 @@ class Recovery:
             if process.poll() is not None:
                 return None
             process.send_signal(signal.SIGKILL)
-        stored = await self._place.count()
+        async with self._place.counting() as count:
+            stored = await count()
         return stored if stored < total else None
 
     async def _watch(self, process: subprocess.Popen[bytes], after_s: float, at_count: float) -> None:
         """Wait so long, or until so many messages are stored, or for its end."""
         until_s = time.monotonic() + after_s
-        while process.poll() is None and time.monotonic() < until_s and await self._place.count() < at_count:
-            await asyncio.sleep(_LOOK_S)
+        async with self._place.counting() as count:
+            while process.poll() is None and time.monotonic() < until_s and await count() < at_count:
+                await asyncio.sleep(_LOOK_S)
 
     async def ended(self, at_count: float = 0, then: Callable[[], None] = lambda: None) -> dict[str, Any]:
         """Run it to its end, its verdict; `then` is done when so many messages are stored."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ _READ_MESSAGES: Final = 5_000
 
 Place = tuple[str, int]
 Values = dict[Place, list[bytes]]
+Count = Callable[[], Awaitable[int]]
 
 
 class Stored(Protocol):
@@ -34,7 +35,9 @@ class Stored(Protocol):
         """How the command is told."""
         ...
 
-    async def count(self) -> int: ...
+    def counting(self) -> AbstractAsyncContextManager[Count]:
+        """How many messages are stored, over one connection, as often as it is asked."""
+        ...
 
     async def values(self) -> Values: ...
 
@@ -51,11 +54,20 @@ class InDatabase:
     def options(self) -> list[str]:
         return ["--store", self._url]
 
-    async def count(self) -> int:
+    @asynccontextmanager
+    async def counting(self) -> AsyncIterator[Count]:
+        connection = await asyncpg.connect(self._url)
+
+        async def count() -> int:
+            try:
+                return int(await connection.fetchval(_COUNT))
+            except asyncpg.UndefinedTableError:
+                return 0
+
         try:
-            return int((await self._asked(_COUNT))[0][0])
-        except asyncpg.UndefinedTableError:
-            return 0
+            yield count
+        finally:
+            await connection.close()
 
     async def values(self) -> Values:
         return {(row[0], row[1]): list(row[2]) for row in await self._asked(_TABLE)}
@@ -94,11 +106,17 @@ class ThroughBrokers:
 
     @property
     def options(self) -> list[str]:
-        return ["--server", self._servers]
+        """Most messages have no ids, as those of brokers over a PostgreSQL: these were never stored anywhere."""
+        return ["--server", self._servers, "--allow-duplicates"]
 
-    async def count(self) -> int:
+    @asynccontextmanager
+    async def counting(self) -> AsyncIterator[Count]:
         async with holdfast.connect(f"holdfast://{self._servers}") as broker:
-            return sum(topic.messages for topic in await broker.topics())
+
+            async def count() -> int:
+                return sum(topic.messages for topic in await broker.topics())
+
+            yield count
 
     async def values(self) -> Values:
         found: Values = {}

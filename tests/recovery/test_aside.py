@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from holdfast.backends.spill import events, files
@@ -11,7 +12,7 @@ from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.recovery import aside, lines
-from holdfast.recovery.aside import Aside
+from holdfast.recovery.aside import Aside, Asides
 from holdfast.recovery.backlog import Directories
 from holdfast.recovery.lines import Places, Source
 from holdfast.wire import batch_builder
@@ -33,9 +34,30 @@ def test_file_that_is_nothing_but_damage_is_set_aside_a_piece_at_a_time(
             assert len(bad._held) < 10
         bad.finish()
         assert sorted(aside.line_numbers(kept)) == list(range(1, 41))
-    aside.keep([str(source)], 0, BadLine(99, b"\xff", "refused"))
+    with kept.open("ab") as torn:
+        torn.write(b'{"line": 7')
+    for _ in range(2):
+        Asides([str(source)]).keep(0, BadLine(99, b"\xff", "refused"))
     assert len(files.failed_lines(kept)) == 41
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+
+
+def test_refused_lines_are_added_and_nothing_is_written_again(tmp_path: Path) -> None:
+    """A file may have thousands of them: each took as long as all before it."""
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "recovering").mkdir()
+    paths = [str(tmp_path / "recovering" / f"failover_019a0c11-7fe{number}.buf") for number in range(3)]
+    kept = tmp_path / "failed" / Path(paths[1]).name
+    one, other = Asides(paths), Asides(paths)
+    one.keep(1, BadLine(0, b"0", "refused"))
+    before = kept.stat().st_ino
+    for number in range(1, 40):
+        (one, other)[number % 2].keep(1, BadLine(number, b"%d" % number, "refused"))
+        (other, one)[number % 3 % 2].keep(1, BadLine(number, b"%d" % number, "refused"))
+    assert sorted(aside.line_numbers(kept)) == list(range(1, 41)) and kept.stat().st_ino == before
+    sources, numbers = np.array([0, 1, 1, 2], np.int32), np.array([5, 5, 40, 5], np.int32)
+    for task in (one, other, Asides(paths)):
+        assert task.known(sources, numbers).tolist() == [False, True, False, False]
 
 
 def test_line_that_a_broker_has_set_aside_is_neither_stored_nor_counted_twice(tmp_path: Path) -> None:

@@ -285,21 +285,41 @@ async def test_lines_that_a_cluster_has_stored_of_any_kind_of_file_are_left_out(
 
 
 def test_lines_that_only_a_database_can_tell_from_stored_ones_are_refused_before_anything_moves(tmp_path: Path) -> None:
+    """Which lines its broker has stored of a file, half replayed or back after a power failure, stands there alone."""
     partition, mark = PartitionId(TopicName("t"), 0), f"{uuid4()}:7"
-    plain = batch_builder.build_values([b'{"tried":"%s"}' % mark.encode()], 5)
+    plain = events.lines_of(partition, batch_builder.build_values([b'{"id":"in the payload"}'], 5), 5)[0]
     with_id = batch_builder.build_batch([NewMessage(value=b"1", id="known")], 5)
     fine = [
-        events.lines_of(partition, plain, 5)[0],
-        events.lines_of(partition, plain, 5, tried="t/0@9")[0],
+        events.lines_of(partition, with_id, 5)[0],
         events.lines_of(partition, with_id, 5, tried=mark)[0],
+        b'{"queue":"t","payload":{"of":"Queen MQ"}}\n',
+        b"damaged\n",
     ]
-    file = tmp_path / NAMES[0]
-    for lines, is_refused in ((fine, False), ([*fine, events.lines_of(partition, plain, 5, tried=mark)[0]], True)):
-        file.write_bytes(b"".join(lines))
+    first, second = (tmp_path / name for name in NAMES[:2])
+    for lines, is_refused in ((fine, False), ([*fine, plain], True)):
+        first.write_bytes(b"".join(fine))
+        second.write_bytes(b"".join(lines))
         with Directories([str(tmp_path)]) as opened:
             if is_refused:
                 with pytest.raises(RecoveryUnsure, match="--allow-duplicates"):
                     opened.check_fates()
             else:
                 opened.check_fates()
-    assert file.exists()
+    assert first.exists() and second.exists()
+
+
+def test_failed_lines_that_a_database_may_have_are_refused_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    partition, batch = PartitionId(TopicName("t"), 0), batch_builder.build_values([b"1"], 5)
+    opened = SpillDirectory.open(tmp_path)
+    file = opened.new_file(files.FAILOVER)
+    for place, tried in enumerate((None, "t/0@9", f"{uuid4()}:7")):
+        line, _ = events.lines_of(partition, batch, 5, tried=tried)
+        opened.note_failed(file, [BadLine(place, line[:-1], "refused")])
+        opened.close()
+        with Directories([str(tmp_path)]) as locked:
+            locked.check_fates()
+            if place < 2:
+                locked.check_fates(is_with_failed=True)
+            else:
+                with pytest.raises(RecoveryUnsure):
+                    locked.check_fates(is_with_failed=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -66,6 +67,7 @@ def sorted_blocks(made: list[pa.RecordBatch], large: bool) -> list[pa.RecordBatc
 def test_lines_come_in_order_and_each_id_once(order_by: str, span: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 150)
     monkeypatch.setattr(merging, "_GIVEN_BYTES", 300)
+    monkeypatch.setattr(merging, "_SORTED_ROWS_MAX", 40)
     dice = random.Random(span)
     for case in range(25):
         lines = some_lines(dice, span)
@@ -83,6 +85,42 @@ def test_lines_come_in_order_and_each_id_once(order_by: str, span: int, monkeypa
             expected.append((*each[:2], 2 if each[6] is not None and mark in seen else 1, *each[4:6], each[7]))
             seen.add(mark)  # type: ignore[arg-type]
         assert found == expected, f"case {case}"
+
+
+def test_ids_that_the_store_has_are_not_held_until_the_first_line_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be many millions of them."""
+    held: list[int] = []
+    add = merging._Stream.add
+
+    def watched(stream: merging._Stream, rows: pa.Buffer, lines: pa.Buffer) -> None:
+        add(stream, rows, lines)
+        held.append(stream._count)
+
+    monkeypatch.setattr(merging._Stream, "add", watched)
+    made = [blocks.known_ids("a", 0, [f"id-{part}-{number}" for number in range(10)]) for part in range(50)]
+    assert list(merging.merged(iter(made), 30, 500)) == []
+    assert len(held) == 50 and max(held) <= 40
+
+
+def test_lines_that_went_to_a_file_come_back_once_they_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One late message must not have all others of its partition go through a file; it is where Spark has its own."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
+    stream = merging._Stream(("a", 0), 1, 500)
+
+    def put(times: list[int]) -> None:
+        rows = np.zeros(len(times), blocks.ROW)
+        rows["first"], rows["size"] = times, 100
+        stream.add(pa.py_buffer(rows.tobytes()), pa.py_buffer(b"".join(b"%0100d" % time for time in times)))
+
+    put([*range(10), 99])
+    assert sum(batch.num_rows for batch in stream.take(2)) == 2
+    file: Any = stream._lines._file
+    assert file is not None and Path(f"/proc/self/fd/{file.fileno()}").readlink().is_relative_to(tmp_path)
+    put([5])
+    assert sum(batch.num_rows for batch in stream.take(50)) == 9
+    assert stream._lines._file is None
+    [batch] = stream.take(None)
+    assert batch["event"].to_pylist() == [b"%0100d" % 99]
 
 
 def test_ids_are_recognised_however_many_there_were() -> None:

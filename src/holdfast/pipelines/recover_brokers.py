@@ -6,6 +6,12 @@ whole (docs/transactions.md). The recovery itself is a writer, too: 1 when it ha
 when no directory has a note of it any more. A task may wake up late, with a step that is stored long since: so writers
 are forgotten an hour behind that, and tasks ask before each step whether their recovery goes on.
 
+A broker compares no number but the last. That is enough because all tasks cut a stream in the same places
+(`steps`), as long as brokers refuse the same messages today and tomorrow. Should one refuse a message that another
+takes, the pieces of two tasks may overlap: so a task also asks before each piece whether it stands where the stream
+is. What is left is a task that sleeps between that answer and its commit, while another one stores a part of the same
+piece because it was refused the whole.
+
 Brokers do not compare the ids of messages in transactions. So what stands in the topics since shortly before the
 backlog is read by Spark, and takes part in the search for copies.
 """
@@ -133,6 +139,8 @@ class BrokersStore:
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
         if self._calls.last_number(_writer(stream.recovery)) != _BEGUN:
             raise RecoveryChanged("this recovery is over: another run has stored everything")
+        if self.reached(stream) != before:
+            raise Overtaken
         writer = _stream_writer(stream)
         receipts = []
         if events:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import HoldfastError
@@ -20,7 +19,7 @@ from holdfast.model.limits import MIB
 from holdfast.pipelines import recover_rules as rules
 from holdfast.pipelines import tuning
 from holdfast.recovery import blocks, lines, steps
-from holdfast.recovery.aside import keep
+from holdfast.recovery.aside import Asides
 from holdfast.recovery.backlog import Backlog, Directories, Ledger
 from holdfast.recovery.lines import Places, Source
 from holdfast.recovery.merging import merged
@@ -84,7 +83,7 @@ def recover_directories(
         with Directories(directories) as opened:
             if not (target.knows_fates or allow_duplicates):
                 tell("looking for messages that may be stored")
-                opened.check_fates()
+                opened.check_fates(failed)
             if failed:
                 opened.requeue_failed()
             while (backlog := opened.next_backlog(ledger, order_by, partitions)) is not None:
@@ -168,7 +167,7 @@ class _Storing:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = self.target.store(self.backlog)
         try:
-            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell, partial(keep, self.paths))
+            yield from steps.stored(merged(batches), store, self.backlog.recovery, self.tell, Asides(self.paths))
         finally:
             store.close()
 

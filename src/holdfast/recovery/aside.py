@@ -1,19 +1,21 @@
 """Lines that cannot be stored are kept in `failed/<file>`: {"line", "reason", "event" or "event_base64"} each.
 
-The file is written as a whole, beside its name, and renamed: a task that runs twice writes the same again, and a line
-is there once. Tasks that set lines of one file aside at the same time wait for each other, at a lock in `recovering/`.
+They are only added, each once, by its number: a task that runs twice finds its lines there. A crash may leave half a
+line, which is not continued. Tasks that set lines of one file aside at the same time wait for each other, at a lock in
+`recovering/`; whoever finds a line there makes sure that it stays.
 """
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
-from uuid import uuid4
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from holdfast.backends.spill import files
 from holdfast.backends.spill.events import BadLine
@@ -34,7 +36,16 @@ class Aside:
         self._lock = source.parent / LOCK
         self._held: list[BadLine] = []
         self._held_bytes = 0
-        self._part: IO[bytes] | None = None
+        # Of the lines that are there, as far as they were read.
+        self._numbers: set[int] = set()
+        self._read_bytes = 0
+
+    @property
+    def numbers(self) -> set[int]:
+        """Of the lines that are there for good, counted from 1."""
+        if _size_bytes(self._path) != self._read_bytes:
+            self._write()
+        return self._numbers
 
     def add(self, bad: BadLine) -> None:
         self._held.append(bad)
@@ -42,49 +53,77 @@ class Aside:
         if self._held_bytes > _HELD_BYTES_MAX:
             self._write()
 
+    def finish(self) -> None:
+        if self._held:
+            self._write()
+
     def _write(self) -> None:
-        if self._part is None:
-            self._part = self._path.with_name(f"{self._path.name}.{uuid4().hex}.part").open("w+b")
-        self._part.writelines(msgspec.json.encode(files.noted_of(each)) + b"\n" for each in self._held)
+        with _locked(self._lock), self._path.open("a+b") as file:
+            is_new = not self._read_bytes
+            file.seek(self._read_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    file.write(b"\n")
+                    break
+                self._numbers.update(_number_of(line))
+            for bad in self._held:
+                if bad.place + 1 not in self._numbers:
+                    file.write(msgspec.json.encode(files.noted_of(bad)) + b"\n")
+                    self._numbers.add(bad.place + 1)
+            file.flush()
+            self._read_bytes = os.fstat(file.fileno()).st_size
+            sync_data(file.fileno())
+            if is_new:
+                sync_directory(self._path.parent)
         self._held, self._held_bytes = [], 0
 
-    def finish(self) -> None:
-        if not self._held and self._part is None:
-            return
-        self._write()
-        assert self._part is not None
-        with self._part as part, _locked(self._lock):
-            part.flush()
-            known = set(line_numbers(Path(part.name)))
-            part.writelines(line for number, line in _noted(self._path) if number not in known)
-            part.flush()
-            sync_data(part.fileno())
-            Path(part.name).replace(self._path)
-            sync_directory(self._path.parent)
 
+class Asides:
+    """Those of all files of a recovery, for a task that stores (`steps.SetAside`)."""
 
-def keep(paths: Sequence[str], source: int, bad: BadLine) -> None:
-    """Set one line aside, of one of these files."""
-    aside = Aside(Path(paths[source]))
-    aside.add(bad)
-    aside.finish()
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+        self._of_files: dict[int, Aside] = {}
+
+    def known(self, sources: Any, lines: Any) -> Any:
+        is_known = np.zeros(len(lines), bool)
+        for source in np.unique(sources).tolist():
+            if numbers := self._of_file(source).numbers:
+                is_known |= (sources == source) & np.isin(lines + 1, list(numbers))
+        return is_known
+
+    def keep(self, source: int, bad: BadLine) -> None:
+        aside = self._of_file(source)
+        aside.add(bad)
+        aside.finish()
+
+    def _of_file(self, source: int) -> Aside:
+        if source not in self._of_files:
+            self._of_files[source] = Aside(Path(self._paths[source]))
+        return self._of_files[source]
 
 
 def line_numbers(path: Path) -> Iterator[int]:
-    """Those of the lines, counted from 1, that a file of `failed` has."""
-    return (number for number, _ in _noted(path))
+    """Those of the lines, counted from 1, that a file of `failed` has; as far as they are whole."""
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                yield from _number_of(line)
 
 
-def _noted(path: Path) -> Iterator[tuple[int, bytes]]:
-    """As far as they are whole: the last may be a crash's."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                yield msgspec.json.decode(line, type=Failed).line, line
-            except msgspec.MsgspecError:
-                continue
+def _number_of(line: bytes) -> tuple[int, ...]:
+    """None of what a crash left."""
+    try:
+        return (msgspec.json.decode(line, type=Failed).line,)
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager

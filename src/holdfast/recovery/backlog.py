@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID, uuid4
@@ -159,16 +160,24 @@ class Directories:
         """
         return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
 
-    def check_fates(self) -> None:
-        """Raises `RecoveryUnsure` where a broker's database may have messages without ids, and it alone can tell."""
+    def check_fates(self, is_with_failed: bool = False) -> None:
+        """Raises `RecoveryUnsure` where a broker's database may have messages without ids, and it alone can tell.
+
+        How far a broker was with a file stands in that database, and after a power failure files may be back that it
+        had stored and deleted: so no file of such lines is certain. Lines in `failed` were refused, and are not there,
+        unless a push of theirs was not answered.
+        """
         for path in self._paths:
-            for each in (*spill_files.files_in(path), *spill_files.files_in(path / RECOVERING)):
-                if spill_files.has_unknown_fates(each):
-                    raise RecoveryUnsure(
-                        f"{each} has messages without ids that its broker's database may have stored already, and "
-                        "only that database can tell: recover into it with --store, or store what may be there twice "
-                        "with --allow-duplicates"
-                    )
+            waiting = (*spill_files.files_in(path), *spill_files.files_in(path / RECOVERING))
+            unsure: Iterator[Path] = filter(spill_files.lacks_ids, waiting)
+            if is_with_failed:
+                unsure = chain(unsure, filter(spill_files.has_unknown_fates, spill_files.files_in(path / "failed")))
+            for each in unsure:
+                raise RecoveryUnsure(
+                    f"{each} has messages without ids that its broker's database may have stored already, and "
+                    "only that database can tell: recover into it with --store, or store what may be there twice "
+                    "with --allow-duplicates"
+                )
 
     # --- one recovery after the other ------------------------------------------------------------------
 

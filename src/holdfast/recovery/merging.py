@@ -9,7 +9,6 @@ without a name, and their rows alone stay in memory.
 from __future__ import annotations
 
 import mmap
-import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
@@ -17,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.model.limits import MIB
-from holdfast.recovery.blocks import KNOWN, ROW
+from holdfast.recovery.blocks import KNOWN, KNOWN_FIRST, ROW
+from holdfast.recovery.scratch import scratch_file
 from holdfast.recovery.seen_ids import SeenIds
 
 SCHEMA: Final = pa.schema(
@@ -32,6 +32,8 @@ SCHEMA: Final = pa.schema(
 )
 # Sorted at once, at the least.
 _HELD_ROWS_MIN: Final = 20_000
+# And at the most, where times allow that.
+_SORTED_ROWS_MAX: Final = 500_000
 # Of lines that are held in memory.
 _HELD_BYTES_MAX: Final = 64 * MIB
 _GIVEN_BYTES: Final = 4 * MIB
@@ -68,8 +70,8 @@ class _Stream:
         self.place = place
         self._seen = SeenIds()
         self._lines = _Lines(held_bytes_max)
-        self._rows: list[Any] = []
-        self._begins: list[Any] = []
+        # Rows with where their lines begin, as they came.
+        self._parts: list[tuple[Any, Any]] = []
         self._count = 0
         self._held_rows_min = self._count_max = held_rows_min
         self._bytes_max = held_bytes_max
@@ -80,25 +82,51 @@ class _Stream:
         return self._count >= self._count_max or self._lines.held_bytes >= 2 * self._bytes_max
 
     def add(self, rows: pa.Buffer, lines: pa.Buffer) -> None:
-        added = np.frombuffer(rows, ROW)
-        self._rows.append(added)
+        # A buffer that came from Spark is part of one with the lines, which would be held along with it.
+        added = np.frombuffer(rows, ROW).copy()
         ends = np.cumsum(added["size"], dtype=np.int64)
-        self._begins.append(self._lines.add(lines) + ends - added["size"])
+        self._parts.append((added, self._lines.add(lines) + ends - added["size"]))
         self._count += len(added)
 
     def take(self, before: int | None) -> Iterator[pa.RecordBatch]:
         """Lines in order, up to those that `before` may come in front of."""
-        if not self._count:
-            return
-        rows, begins = np.concatenate(self._rows), np.concatenate(self._begins)
+        if before == KNOWN_FIRST:
+            before += 1  # ids that the store has are in no order
+        for bound in (*self._bounds(), before):
+            if bound is None or before is None or bound <= before:
+                yield from self._given(*self._taken(bound))
+        self._parts = self._lines.kept(self._parts)
+        self._count_max = max(self._held_rows_min, 2 * self._count)
+
+    def _bounds(self) -> list[int]:
+        """By which rows are divided where they are many: what is sorted is copied several times."""
+        if self._count <= _SORTED_ROWS_MAX:
+            return []
+        firsts = np.concatenate([rows["first"] for rows, _ in self._parts])
+        firsts.sort()
+        return sorted(set(firsts[_SORTED_ROWS_MAX::_SORTED_ROWS_MAX].tolist()))
+
+    def _taken(self, bound: int | None) -> tuple[Any, Any]:
+        """Rows below a bound, or all, in order. The others stay as they are."""
+        taken, left = [], []
+        parts = self._parts[::-1]
+        self._parts = []
+        while parts:
+            # No part is held together with what is left of it for longer than it has to be.
+            rows, begins = parts.pop()
+            is_below = np.ones(len(rows), bool) if bound is None else rows["first"] < bound
+            if is_below.any():
+                taken.append((rows[is_below], begins[is_below]))
+                rows, begins = rows[~is_below], begins[~is_below]
+            if len(rows):
+                left.append((rows, begins))
+        self._parts = left
+        if not taken:
+            return np.empty(0, ROW), np.empty(0, np.int64)
+        rows, begins = map(np.concatenate, zip(*taken, strict=True))
+        self._count -= len(rows)
         order = np.lexsort((rows["line"], rows["source"], rows["then"], rows["first"]))
-        rows, begins = rows[order], begins[order]
-        end = len(rows) if before is None else int(np.searchsorted(rows["first"], before, "left"))
-        yield from self._given(rows[:end], begins[:end])
-        left, left_begins = rows[end:], begins[end:]
-        self._rows, self._begins = [left], [self._lines.keep(left_begins, left["size"])]
-        self._count = len(left)
-        self._count_max = max(self._held_rows_min, 2 * len(left))
+        return rows[order], begins[order]
 
     def _given(self, rows: Any, begins: Any) -> Iterator[pa.RecordBatch]:
         copies = np.ones(len(rows), np.int32)
@@ -169,18 +197,25 @@ class _Lines:
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as written:
             return b"".join([written[begin:end] for begin, end in spans])
 
-    def keep(self, begins: Any, sizes: Any) -> Any:
-        """Forget all but these; where they begin then."""
-        if self._file is not None:
-            return begins
-        self._held = bytearray(self.joined(begins, sizes))
-        self._size_bytes = len(self._held)
-        if self._size_bytes > self._bytes_max:
-            self._file = tempfile.TemporaryFile(prefix="holdfast-lines-")  # noqa: SIM115
-            self._file.write(self._held)
+    def kept(self, parts: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Forget all but the lines of these rows; where they begin then. They go to a file if they are many."""
+        size = sum(int(rows["size"].sum(dtype=np.int64)) for rows, _ in parts)
+        if self._file is not None and size > self._bytes_max:
+            return parts
+        held, moved = bytearray(), []
+        for rows, begins in parts:
+            ends = np.cumsum(rows["size"], dtype=np.int64)
+            moved.append((rows, len(held) + ends - rows["size"]))
+            held += self.joined(begins, rows["size"])
+        self.close()
+        self._held, self._size_bytes = held, size
+        if size > self._bytes_max:
+            self._file = scratch_file()
+            self._file.write(held)
             self._held = bytearray()
-        return np.cumsum(sizes, dtype=np.int64) - sizes
+        return moved
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+            self._file = None

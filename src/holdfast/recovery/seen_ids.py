@@ -6,10 +6,11 @@ a name, which the system reads where it is asked for.
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any, Final
 
 import numpy as np
+
+from holdfast.recovery.scratch import scratch_file
 
 # Of one run; of 16 bytes each.
 _RUN_IDS_MAX: Final = 1 << 21
@@ -79,7 +80,7 @@ def _are_in(run: tuple[Any, Any], one: Any, other: Any) -> Any:
 
 
 def _on_disk(numbers: Any) -> Any:
-    with tempfile.TemporaryFile(prefix="holdfast-ids-") as file:
+    with scratch_file() as file:
         file.write(numbers.tobytes())
         file.flush()
         return np.memmap(file, np.uint64, "r")

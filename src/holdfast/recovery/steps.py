@@ -1,8 +1,8 @@
 """Rows that come in order are stored, a step at a time; and what became of them is counted.
 
 A stream is the rows of one (queue, partition). Where its steps end depends on its rows alone: behind `STEP_EVENTS`, or
-as soon as the lines have `STEP_BYTES`. So a task that runs again makes the same steps, and a store that counts steps
-instead of messages may do so.
+as soon as the lines have `STEP_BYTES`; and where a step is cut because of a message that the store refuses, on which
+one that is. So a task that runs again makes the same steps, and a store may count steps instead of messages.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from holdfast.backends.spill.events import BadLine, Event
 from holdfast.model.errors import BadMessage
 from holdfast.model.limits import MIB
+from holdfast.recovery.errors import RecoveryChanged
 
 STEP_EVENTS: Final = 10_000
 STEP_BYTES: Final = 4 * MIB
@@ -35,6 +36,7 @@ _KEPT: Final = ("copy", "source", "line")
 
 Events = list[Event]
 
+_decode_line: Final = msgspec.json.Decoder(Event).decode
 _decode_lines: Final = msgspec.json.Decoder(Event).decode_lines
 
 
@@ -70,6 +72,18 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
+class SetAside(Protocol):
+    """Where lines go that the store does not take, by file and number."""
+
+    def known(self, sources: Any, lines: Any) -> Any:
+        """Of some lines, which went there before."""
+        ...
+
+    def keep(self, source: int, bad: BadLine) -> None:
+        """Durably."""
+        ...
+
+
 class Step(NamedTuple):
     """Rows of one stream: the first is its row number `begin`. `copies` is 1 for what is the first of its id.
 
@@ -94,11 +108,11 @@ def stored(
     store: Store,
     recovery: UUID,
     tell: Callable[[int], None],
-    set_aside: Callable[[int, BadLine], None],
+    set_aside: SetAside,
 ) -> Iterator[pa.RecordBatch]:
     """Store all rows, which come sorted by stream and order; gives a row of `RESULT` for each stream.
 
-    `tell` hears how many more are done. `set_aside` keeps a line of a file that the store does not take, durably.
+    `tell` hears how many more are done.
     """
     stream: Stream | None = None
     counts = dict.fromkeys(COUNTS, 0)
@@ -123,50 +137,93 @@ def _store_step(
     step: Step,
     done: int,
     counts: dict[str, int],
-    set_aside: Callable[[int, BadLine], None],
+    set_aside: SetAside,
 ) -> int:
     """How far the stream is then.
 
-    Where the store refuses one of many, fewer are tried, down to the one; behind it, twice as many each time.
+    Where the store refuses one of many, halves are tried, down to the one (`_until`). One that was refused before
+    is not tried again: should it be taken now, it would be stored, and set aside as well.
     """
     count = len(step.copies)
     at = min(max(done - step.begin, 0), count)
     is_done_before = np.arange(count) < at
-    read = _decode_lines(step.lines) if at < count else []
-    is_fresh = (step.copies == 1).tolist()
-    refused: set[int] = set()
-    until = count
+    is_refused = set_aside.known(step.sources, step.numbers)
+    read = _read(step.lines) if at < count else []
+    is_fresh = ((step.copies == 1) & ~is_refused).tolist()
+    texts: list[bytes] = []
+    limit = count
     while at < count:
+        until = _until(at, limit, is_refused)
         fresh = list(compress(read[at:until], is_fresh[at:until]))
         try:
-            new = store.store(stream, step.begin + at, step.begin + until, fresh)
+            new = store.store(stream, step.begin + at, step.begin + until, _whole(fresh))
         except Overtaken:
-            reached = max(at, min(store.reached(stream) - step.begin, count))
+            reached = store.reached(stream) - step.begin
+            if reached < at:
+                raise RecoveryChanged(
+                    f"{step.begin + at} messages of {stream} were stored, and the store now says "
+                    f"{step.begin + reached}: it has gone back in time"
+                ) from None
             is_done_before[at:reached] = True
-            at, until = reached, count
+            at, limit = min(reached, count), count
             continue
         except BadMessage as error:
             if until - at > 1:
-                until = at + (until - at) // 2
+                limit = until - 1
             else:
-                assert at not in refused, "without it there is nothing to refuse"
-                set_aside(int(step.sources[at]), _line_of(step, at, f"the store does not take it: {error.message}"))
-                refused.add(at)
-                is_fresh[at] = False
+                assert not is_refused[at], "without it there is nothing to refuse"
+                texts = texts or step.lines.split(b"\n")
+                reason = f"the store does not take it: {error.message}"
+                set_aside.keep(int(step.sources[at]), BadLine(int(step.numbers[at]), texts[at], reason))
+                is_refused[at], is_fresh[at] = True, False
             continue
         counts["stored"] += new
-        counts["duplicates"] += until - at - new - len(refused & set(range(at, until)))
-        at, until = until, min(count, until + 2 * (until - at))
-    is_done_before[list(refused)] = False
-    counts["events"] += count - len(refused)
+        counts["duplicates"] += until - at - new - int(is_refused[at:until].sum())
+        at, limit = until, count
+    is_done_before &= ~is_refused
+    counts["events"] += count - int(is_refused.sum())
     is_first = step.copies[is_done_before] == 1
     counts["already_stored"] += int(is_first.sum())
     counts["duplicates"] += int((~is_first).sum())
     return max(done, step.end)
 
 
-def _line_of(step: Step, place: int, reason: str) -> BadLine:
-    return BadLine(int(step.numbers[place]), step.lines.split(b"\n", place + 1)[place], reason)
+def _read(lines: bytes) -> list[Event | None]:
+    """None where a line cannot be read here: how deep a payload may be nested depends on who calls."""
+    try:
+        return list(_decode_lines(lines))
+    except (ValueError, RecursionError):
+        return [_read_line(line) for line in lines.split(b"\n")[:-1]]
+
+
+def _read_line(line: bytes) -> Event | None:
+    try:
+        return _decode_line(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole(read: Sequence[Event | None]) -> Events:
+    """Raises `BadMessage`."""
+    found = [event for event in read if event is not None]
+    if len(found) < len(read):
+        raise BadMessage("its payload is nested too deep")
+    return found
+
+
+def _until(at: int, limit: int, is_refused: Any) -> int:
+    """Where what is tried next ends, of a step that begins at 0.
+
+    What may be tried are the nodes of one tree, halves of halves of the step: the largest that begins here, and ends
+    at `limit` at the latest. One with a refused message in it is left out, unless that is all it has. So all tasks of
+    a stream store the same pieces, whoever stored the one in front, and a store that looks at `after` alone
+    recognises each of them.
+    """
+    begin, end = 0, len(is_refused)
+    while begin < at or end > limit or (end - begin > 1 and is_refused[begin:end].any()):
+        middle = (begin + end) // 2
+        begin, end = (begin, middle) if at < middle else (middle, end)
+    return end
 
 
 def _result(stream: Stream, counts: dict[str, int]) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
 from holdfast.node.replaying import replay
 from holdfast.pipelines import recover_brokers
-from holdfast.recovery.errors import RecoveryChanged
+from holdfast.recovery.errors import RecoveryChanged, RecoveryUnsure
 from holdfast.recovery.steps import Stream
 from holdfast.wire import batch_builder
 from tests.postgres.stores import open_store, query
@@ -147,7 +147,11 @@ def test_spills_are_stored_through_brokers_just_as_well(
         if file.stored:
             note = progress_path(file.directory, file.id)
             note.write_text(f'{{"done":{file.stored},"trying":{file.stored + 1}}}')
-    verdict = pipelines.recover(spark, spills.directories, servers=servers, partitions=PARTITIONS)
+    with pytest.raises(RecoveryUnsure):
+        pipelines.recover(spark, spills.directories, servers=servers, partitions=PARTITIONS)
+    verdict = pipelines.recover(
+        spark, spills.directories, servers=servers, partitions=PARTITIONS, allow_duplicates=True
+    )
     values, counts = spills.expected(known)
     found = {
         (topic.topic, number): messages

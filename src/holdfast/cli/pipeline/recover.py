@@ -68,7 +68,7 @@ def recover(
         bool,
         typer.Option(
             "--allow-duplicates",
-            help="With --server: also messages without ids that their brokers' PostgreSQL may have stored.",
+            help="With --server: also messages without ids, which their brokers' PostgreSQL may have stored.",
         ),
     ] = False,
     order_by: Annotated[
