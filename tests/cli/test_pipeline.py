@@ -228,6 +228,7 @@ def test_signal_while_java_starts_ends_the_command_when_java_can_be_ended(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session()
+    before_all = signal.getsignal(signal.SIGINT)
 
     def start(*_: object, **__: object) -> Session:
         # As Spark does: Java must not hear Ctrl-C; and its own handler raises in the middle of whatever is done.
@@ -242,7 +243,7 @@ def test_signal_while_java_starts_ends_the_command_when_java_can_be_ended(
     with pytest.raises(SystemExit) as ended, frame.running("audit", "local[1]", {}):
         raise AssertionError("it went on")
     assert ended.value.code == 128 + number and session.is_stopped
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before_all
 
 
 def test_java_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
