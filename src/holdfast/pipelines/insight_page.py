@@ -188,6 +188,9 @@ def _keys(found: Insight) -> Iterator[str]:
         even = f"as concentrated as {row['even_keys']:,g} that share everything evenly"
         yield f"<h3>{escape(topic)}</h3><p>{_count(row['keys'], 'key')}, {even}.</p>"
         shown = [each for each in found.hot_keys["messages"] if each["topic"] == topic][:_BARS_SHOWN]
+        if shown and shown[0]["messages"] == 1:
+            yield "<p>None is hot: no key has more than one message.</p>"
+            continue
         yield bars(
             "blue",
             [(each["key"], each["messages"], f"{each['messages']:,} ({percent(each['share'])})") for each in shown],
