@@ -588,3 +588,8 @@ def test_second_recovery_says_that_nothing_waits(tmp_path: Path, capsys: pytest.
     (tmp_path / "recovered" / "one.buf").touch()
     concluded(Recovered(), 0.6, [str(tmp_path)], as_json=False)
     assert capsys.readouterr().out == "nothing waits; 1 file is in recovered/\n"
+
+
+def test_wrong_keyword_of_transform_is_told_with_those_there_are_before_anything_connects() -> None:
+    with pytest.raises(TypeError, match=r"transform\(\) has no argument 'interval'; it has .* interval_s, .*reports"):
+        pipelines.transform(MagicMock(), source="a", target="b", checkpoint="c", sql="SELECT 1", interval=5)

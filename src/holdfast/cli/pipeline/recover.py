@@ -165,8 +165,8 @@ def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], 
     rate = counts["events"] / max(seconds, 0.001)
     print(
         f"{plural(counts['files'], 'file')}, {plural(counts['events'], 'event')} in {seconds:.1f} s ({rate:,.0f}/s): "
-        f"{counts['stored']:,} stored, {plural(counts['duplicates'], 'duplicate')}, {counts['already_stored']:,} stored "
-        f"before, {counts['set_aside']:,} set aside"
+        f"{counts['stored']:,} stored, {plural(counts['duplicates'], 'duplicate')}, "
+        f"{counts['already_stored']:,} stored before, {counts['set_aside']:,} set aside"
     )
     if counts["set_aside"]:
         output.note("holdfast: see why with `holdfast spill export --failed DIRECTORY`")
