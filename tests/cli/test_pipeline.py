@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -593,3 +594,14 @@ def test_second_recovery_says_that_nothing_waits(tmp_path: Path, capsys: pytest.
 def test_wrong_keyword_of_transform_is_told_with_those_there_are_before_anything_connects() -> None:
     with pytest.raises(TypeError, match=r"transform\(\) has no argument 'interval'; it has .* interval_s, .*reports"):
         pipelines.transform(MagicMock(), source="a", target="b", checkpoint="c", sql="SELECT 1", interval=5)
+
+
+@pytest.mark.parametrize("name", pipelines.__all__)
+def test_every_argument_in_python_is_an_option_or_in_the_documentation(name: str) -> None:
+    shared = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text("utf-8").partition("\n## Record files")[0]
+    functions = [getattr(pipelines, name)]
+    functions += [transform_query.run_transform, transform_query.Transform] if name == "transform" else []
+    given = {each for function in functions for each in inspect.signature(function).parameters}
+    command = get_command(app).commands["pipeline"].commands[name]  # type: ignore[attr-defined]
+    options = {each.name for each in command.params}
+    assert [each for each in given - options - {"spark", "options", "wanted"} if f"`{each}`" not in shared] == []
