@@ -8,6 +8,7 @@ Spark. docs/pipelines.md says what each number means; tests/spark/insight_by_han
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -156,16 +157,18 @@ def key_spread(key_rows: DataFrame) -> DataFrame:
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def dead_letters(rows: DataFrame, window_ms: int) -> DataFrame:
+def dead_letters(rows: DataFrame, window_ms: int, named: Sequence[str]) -> DataFrame:
     """How many dead letters of a topic stand for messages of a window, by kind of error, with one of each to look at.
 
     The window is that of the message which a letter was made of, so that a pipeline which comes to it a day later finds
-    the same share of it dead; of the letter itself where it tells no place, or one that is not among the rows.
+    the same share of it dead; of the letter itself where it tells no place, or one that is not among the rows. `named`
+    are the topics that letters tell of: no others are searched.
     The kind is what stands before the first colon: `ValueError` of `ValueError: no price (pricing.py:12)`.
     """
     name = f.substring_index(f.col("error"), ":", 1)
     of_topic = f.expr(f"left(topic, length(topic) - {len(DEAD_SUFFIX)})")
-    messages = rows.where("error is null").select("topic", "partition", "offset", f.col("time_ms").alias("of_ms"))
+    searched = rows.where(f.col("topic").isin(*named)) if named else rows.limit(0)
+    messages = searched.select("topic", "partition", "offset", f.col("time_ms").alias("of_ms"))
     letters = rows.where("error is not null").select(of_topic.alias("topic"), "time_ms", "error", "dead_of")
     of_message = [f.col(f"letter.dead_of.{each}") == f.col(f"message.{each}") for each in _PLACE]
     return (
