@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,15 +19,18 @@ from unittest.mock import MagicMock
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
+from rich.console import Console
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast import pipelines
 from holdfast import spark as connector
+from holdfast.cli import output
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
 from holdfast.cli.pipeline.insight import _look_again, _show
+from holdfast.cli.pipeline.recover import _conclude as concluded
 from holdfast.pipelines import archiving, audit_page, frame, streams, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
@@ -165,7 +170,7 @@ def test_server_of_the_command_goes_before_that_of_the_file(
 def test_what_records_say_is_not_for_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_page, "drawn", lambda _: "")
+    monkeypatch.setattr(audit_page, "drawn", lambda *_: "")
     example = {"topic": "[/bold]", "id": "a\x1b[2J\x9b2J", "partition": None}
     columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
     verdict = Verdict(
@@ -187,7 +192,7 @@ def test_what_messages_say_is_not_for_the_terminal(
     as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = "<b>\x1b[2J\x9b2J\n[/bold]"
-    key = {"topic": "orders", "rank": 1, "key": evil, "messages": 1, "bytes": 1, "share": 1.0}
+    key = {"topic": "orders", "rank": 1, "key": evil, "messages": 2, "bytes": 1, "share": 1.0}
     found = Insight(
         window_ms=1000,
         from_ms=0,
@@ -497,3 +502,107 @@ def test_figures_of_a_recovery_come_into_a_broker(
     [(servers, topic, figures)] = published
     assert (servers, topic) == (broker, "figures")
     assert figures.items() >= {"pipeline": "recover", "files": 2, "events": 5, "stored": 4, "seconds": 1.0}.items()
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are drawn as on a terminal of 80 columns."""
+    monkeypatch.setattr(output, "console", lambda: Console(width=80, highlight=False, emoji=False))
+
+
+def flawed(**counts: int) -> Verdict:
+    columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
+    row = {"topic": "orders", "partition": 11, **dict.fromkeys(columns, 0)}
+    row |= dict.fromkeys(columns[:3], 10_000_000)
+    example = {"topic": "orders", "partition": 11, "id": "a-publisher-of-a-long-name/17", "sequence": 17, "copies": 2}
+    return Verdict(
+        counts=Counter(counts),
+        topics=[row],
+        receivers=[],
+        latency_ms={},
+        rate={},
+        examples={name: [example] * min(count, 10) for name, count in counts.items()},
+    )
+
+
+@pytest.mark.usefixtures("narrow")
+def test_audit_in_80_columns_breaks_no_word_and_no_example(capsys: pytest.CaptureFixture[str]) -> None:
+    _conclude(flawed(lost=5, duplicated=1), 1.0, None, as_json=False)
+    told = capsys.readouterr().out.splitlines()
+    assert told[1].split() == ["topic", "part", "sent", "acked", "received", "lost", "dupl.", "order", "phantom"]
+    assert told[2].split()[:5] == ["orders", "11", *["10,000,000"] * 3]
+    examples = [json.loads(line.partition(": ")[2]) for line in told if "{" in line]
+    assert len(examples) == 4 and "lost: 3 of 5 are shown" in told
+    assert not any("duplicated: 1 of" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        ({"duplicated": 1, "phantom": 2}, "Nothing but what is allowed: 1 duplicated, 2 phantom."),
+        ({"lost": 1, "duplicated": 1}, "Not flawless: 1 lost, 1 duplicated (allowed)."),
+    ],
+)
+def test_audit_says_which_flaws_were_allowed(
+    counts: dict[str, int], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _conclude(flawed(**counts), 1.0, None, as_json=False, allowed=["duplicated", "phantom"])
+    assert capsys.readouterr().out.splitlines()[-1] == words
+
+
+@pytest.mark.usefixtures("narrow")
+def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    row = {"topic": "orders", "messages": 10_000_000, "messages_per_s": 12_345.0, "messages_per_s_max": 99_999.0}
+    row |= {"p50_bytes": 999_900, "p99_bytes": 999_900, "max_bytes": 999_900, "bytes": 999_900_000_000}
+    row |= {"keys": 1_000_000, "dead": 1_000_000, "dead_share": 0.1, "lag_max": 1_000_000}
+    key = {"topic": "orders", "rank": 1, "key": "k", "messages": 1, "bytes": 1, "share": 1e-6}
+    found = Insight(
+        window_ms=1000,
+        from_ms=0,
+        until_ms=1000,
+        asked_ms=1000,
+        totals=row,
+        topics=[row],
+        partitions=[],
+        windows=[],
+        partition_windows=[],
+        sizes=[],
+        hot_keys={"messages": [key, {**key, "rank": 2}], "bytes": []},
+        errors=[],
+        cursors=[],
+    )
+    _show(found, 1.0, None, as_json=False, again_s=None)
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[0].split() == ["topic", "messages", "mean/s", "peak/s", "bytes", "lag"]
+    assert lines[2].split() == ["topic", "p50", "p99", "max", "keys", "dead", "dead", "%"]
+    assert [line for line in lines if "hot key" in line] == [
+        "hot key of orders: none, no key has more than one message"
+    ]
+    assert told.err == "\r\033[K"
+
+
+def test_second_recovery_says_that_nothing_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recovered").mkdir()
+    (tmp_path / "recovered" / "one.buf").touch()
+    concluded(Recovered(), 0.6, [str(tmp_path)], as_json=False)
+    assert capsys.readouterr().out == "nothing waits; 1 file is in recovered/\n"
+
+
+def test_wrong_keyword_of_transform_is_told_with_those_there_are_before_anything_connects() -> None:
+    with pytest.raises(TypeError, match=r"transform\(\) has no argument 'interval'; it has .* interval_s, .*reports"):
+        pipelines.transform(MagicMock(), source="a", target="b", checkpoint="c", sql="SELECT 1", interval=5)
+
+
+@pytest.mark.parametrize("name", pipelines.__all__)
+def test_every_argument_in_python_is_an_option_or_in_the_documentation(name: str) -> None:
+    shared = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text("utf-8").partition("\n## Record files")[0]
+    functions = [getattr(pipelines, name)]
+    functions += [transform_query.run_transform, transform_query.Transform] if name == "transform" else []
+    given = {each for function in functions for each in inspect.signature(function).parameters}
+    command = get_command(app).commands["pipeline"].commands[name]  # type: ignore[attr-defined]
+    options = {each.name for each in command.params}
+    assert [each for each in given - options - {"spark", "options", "wanted"} if f"`{each}`" not in shared] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from holdfast.pipelines.archiving import Archiver
 from holdfast.spark import broker_places
 from holdfast.spark.archive_files import ArchiveWriter
 from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
+from holdfast.spark.broker_places import PartitionPlace
 from holdfast.spark.options import parse_options
 from holdfast.testing import LocalCluster
 from tests.support.broker_process import wait_until
@@ -110,3 +111,30 @@ def test_archive_of_a_topic_with_a_processor_starts_again_and_leaves_its_cursors
         found = {(cursor.topic, cursor.name): cursor.partitions[0].offset for cursor in broker.cursors()}
     assert found.pop(("priced", PROCESSOR_CURSOR)) == 5
     assert found == {("plain", "archive"): 5, ("plain", "reader"): 5, ("priced.processed", "reader"): 2}
+
+
+def test_archive_of_a_topic_that_has_lost_its_beginning_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Begun(Exception):
+        pass
+
+    def tell(_: str) -> None:
+        raise Begun
+
+    def partitions(**_: object) -> list[PartitionPlace]:
+        return [PartitionPlace("t", number, 1, start, 30_000, 10**6) for number, start in ((0, 0), (1, 20_000))]
+
+    places = SimpleNamespace(partitions=partitions)
+    with ArchiveWriter(tmp_path).opened() as archive:
+        settings = ArchiveSettings(servers="a:1", topics=("t",))
+        archiver = Archiver(None, archive, places, settings, tell)  # type: ignore[arg-type]  # nothing is read
+        with pytest.raises(Begun):
+            archiver.batch()
+        assert caplog.messages == ["t/1 begins at offset 20,000: older messages have expired"]
+        known = {number: Extent(start=start, end=25_000) for number, start in ((0, 0), (1, 20_000))}
+        topics = {"t": ArchivedTopic(created_ms=1, partitions=known)}
+        archive.commit(Commit(version=1, time_ms=1, kind="batch", topics=topics))
+        with pytest.raises(Begun):
+            archiver.batch()
+        assert len(caplog.messages) == 1

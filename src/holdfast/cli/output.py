@@ -40,6 +40,12 @@ def note(text: str) -> None:
     print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
 
 
+def clear_line() -> None:
+    """Make room where a line of progress stands: what comes next would begin behind it."""
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 def console() -> Console:
     """Where results are drawn. In a pipe nothing is wrapped: paths must stay whole for grep."""
     from rich.console import Console

@@ -176,12 +176,20 @@ def transform(
     `watermark_s`, `event_time`, …) and of `transform_query.run_transform` (`starting`, `stop`, `reports`, …).
     """
     import dataclasses
+    import inspect
 
     from holdfast.pipelines import transform_functions
     from holdfast.pipelines.transform_plans import Transform
     from holdfast.pipelines.transform_query import prepare, run_transform
 
-    own = {each.name: options.pop(each.name) for each in dataclasses.fields(Transform) if each.name in options}
+    fields = [each.name for each in dataclasses.fields(Transform)]
+    accepted = (*inspect.signature(transform).parameters, *fields, *inspect.signature(run_transform).parameters)
+    known = dict.fromkeys(accepted)
+    for name in ("options", "wanted"):
+        del known[name]
+    if unknown := [name for name in options if name not in known]:
+        raise TypeError(f"transform() has no argument {unknown[0]!r}; it has {', '.join(known)}")
+    own = {name: options.pop(name) for name in fields if name in options}
     found = None
     if isinstance(function, str):
         found = transform_functions.find(function, is_stateful=own.get("is_stateful", False))

@@ -73,6 +73,12 @@ def next_batch(ranges: Ranges, there: Iterable[PartitionPlace], batch_bytes: int
     return {place: (start, end) for place, (start, end) in chosen.items() if end > start}
 
 
+def late_beginnings(state: State, ranges: Ranges) -> dict[PartitionKey, int]:
+    """Where partitions begin that are new to the archive and have lost their oldest messages before it came."""
+    known = {(name, number) for name, topic in state.topics.items() for number in topic.partitions}
+    return {place: start for place, (start, _) in ranges.items() if start and place not in known}
+
+
 def count(ranges: Ranges) -> int:
     return sum(end - start for start, end in ranges.values())
 

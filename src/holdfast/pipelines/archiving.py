@@ -9,6 +9,7 @@ same rows.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace
     from holdfast.spark.slices import Ranges
 
+_log: Final = logging.getLogger("holdfast.pipelines")
 # Settings of a session of the archive's own. Times that a Parquet file of our days would have as 96 bits, or that a
 # calendar before 1582 would have, are whole microseconds of the one calendar, as every reader expects them.
 _SESSION_CONF: Final = {
@@ -143,6 +145,8 @@ class Archiver:
             if self._gone != frozenset(state.gone):
                 self._commit("note")
             return None
+        for (topic, number), start in archive_rules.late_beginnings(state, ranges).items():
+            _log.warning("%s/%d begins at offset %s: older messages have expired", topic, number, f"{start:,}")
         self._tell(f"archives {archive_rules.count(ranges):,} messages")
         rows = live_rows(
             self._spark,

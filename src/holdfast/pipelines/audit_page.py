@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
@@ -16,24 +16,30 @@ _MOMENTS: Final = ("silent_from_ms", "sent_ms", "received_ms")
 _COLOURS: Final = {"lost": "red", "duplicated": "amber", "out_of_order": "violet", "phantom": "teal"}
 
 
-def drawn(verdict: Verdict) -> str:
+def drawn(verdict: Verdict, allowed: Sequence[str] = ()) -> str:
     """One HTML file."""
-    return page("Holdfast audit", _parts(verdict))
+    return page("Holdfast audit", _parts(verdict, allowed))
 
 
-def summary(verdict: Verdict) -> str:
-    """One sentence: the flaws, or that there is none."""
+def summary(verdict: Verdict, allowed: Sequence[str] = ()) -> str:
+    """One sentence: the flaws, and which of them are allowed, or that there is none."""
     counts = verdict.counts
-    found = ", ".join(f"{counts[name]:,} {name.replace('_', ' ')}" for name in FLAWS if counts[name])
-    if found:
-        return f"Not flawless: {found}."
-    return f"All {counts['acknowledged']:,} acknowledged messages were received, each once and in order."
+    if verdict.is_flawless():
+        return f"All {counts['acknowledged']:,} acknowledged messages were received, each once and in order."
+    is_fine = verdict.is_flawless(allowed)
+    found = ", ".join(
+        f"{counts[name]:,} {name.replace('_', ' ')}{' (allowed)' if name in allowed and not is_fine else ''}"
+        for name in FLAWS
+        if counts[name]
+    )
+    return f"Nothing but what is allowed: {found}." if is_fine else f"Not flawless: {found}."
 
 
-def _parts(verdict: Verdict) -> Iterator[str]:
+def _parts(verdict: Verdict, allowed: Sequence[str]) -> Iterator[str]:
     counts, rate = verdict.counts, verdict.rate
     yield "<h1>Audit: what was sent, and what was received</h1>"
-    yield f'<p class="{"good" if verdict.is_flawless() else "bad"}">{escape(summary(verdict))}</p>'
+    mood = "good" if verdict.is_flawless(allowed) else "bad"
+    yield f'<p class="{mood}">{escape(summary(verdict, allowed))}</p>'
     names = ("sent", "acknowledged", "received", *FLAWS)
     yield table([name.replace("_", " ") for name in names], [[counts[name] for name in names]])
     bin_s, from_ms = rate["bin_ms"] / 1000, rate["from_ms"]
@@ -49,7 +55,10 @@ def _parts(verdict: Verdict) -> Iterator[str]:
     yield over_time("messages a second, sent and received", "messages/s", bin_s, lines, from_ms=from_ms)
     if any(sum(rate[name]) for name in _COLOURS):
         yield "<h2>Flaws</h2>"
-        yield "<p>Lost messages stand at the time when they were sent, all others at the time when they came.</p>"
+        yield (
+            "<p>Lost messages stand at the time when they were sent, all others at the time when they came; duplicates "
+            "at that of the first of their message.</p>"
+        )
         flawed = [Series(name.replace("_", " "), _COLOURS[name], rate[name]) for name in _COLOURS if sum(rate[name])]
         yield over_time(
             "flaws in each stretch of time", f"messages in {bin_s:g} s", bin_s, flawed, from_ms=from_ms, is_stacked=True

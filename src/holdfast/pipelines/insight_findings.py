@@ -146,7 +146,9 @@ def _gathered(
     finally:
         key_rows.unpersist()
     tell("counting errors")
-    dead_rows = rules.dead_letters(rows, width)
+    # Messages are only looked through for those that letters name if there are such letters.
+    named = rows.where("dead_of is not null").select("dead_of.topic").distinct().collect()
+    dead_rows = rules.dead_letters(rows, width, [row["topic"] for row in named])
     letters = dead_rows.where(f.col("topic").isin(*topics)).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         errors = taken("errors", rules.dead_by_kind(letters), KINDS_MAX, f.desc("dead"), "topic", "kind")

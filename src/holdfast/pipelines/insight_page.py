@@ -155,23 +155,27 @@ def _errors(found: Insight) -> Iterator[str]:
     if not found.errors:
         return
     yield "<h2>Errors</h2>"
-    yield "<p>Dead letters that came in a window, as a share of the messages that came to their topic in it.</p>"
     failing = sorted((row for row in found.topics if row["dead"]), key=lambda row: -row["dead"])[:_LINES_MAX]
-    shares = {(row["topic"], row["window_ms"]): row["dead_share"] for row in found.windows}
-    lines = [
-        Series(row["topic"], _COLOURS[place], [_percents(shares.get((row["topic"], at))) for at in _windows(found)])
-        for place, row in enumerate(failing)
-    ]
-    if any(value is not None for line in lines for value in line.values):
-        bin_s = found.window_ms / 1000
-        yield over_time("percent of messages that failed", "percent", bin_s, lines, from_ms=found.from_ms)
+    # Where some stand in windows without messages, shares would leave them out.
+    has_shares = all(row["messages"] for row in found.windows if row["dead"])
+    name, unit = ("dead_share", "percent") if has_shares else ("dead", f"dead letters in {span(found.window_ms)}")
+    if has_shares:
+        yield "<p>Dead letters as a share of the messages of their topic, at the time of the message.</p>"
+    else:
+        yield "<p>Dead letters at the time of their message, or their own where that is not there any more.</p>"
+    values = {(row["topic"], row["window_ms"]): row[name] for row in found.windows}
+    nothing, factor = (None, 100) if has_shares else (0, 1)
+
+    def line(topic: str) -> list[float | None]:
+        told = (values.get((topic, at), nothing) for at in _windows(found))
+        return [None if value is None else factor * value for value in told]
+
+    lines = [Series(row["topic"], _COLOURS[place], line(row["topic"])) for place, row in enumerate(failing)]
+    what = "percent of messages that failed" if has_shares else "dead letters in each window"
+    yield over_time(what, unit, found.window_ms / 1000, lines, from_ms=found.from_ms)
     rows = [(each["topic"], each["kind"], each["dead"], each["error"]) for each in found.errors[:_ROWS_SHOWN]]
     yield table(("topic", "error", "dead letters", "such as"), rows, text=("topic", "error", "such as"))
     yield _more(len(found.errors))
-
-
-def _percents(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _keys(found: Insight) -> Iterator[str]:
@@ -184,6 +188,9 @@ def _keys(found: Insight) -> Iterator[str]:
         even = f"as concentrated as {row['even_keys']:,g} that share everything evenly"
         yield f"<h3>{escape(topic)}</h3><p>{_count(row['keys'], 'key')}, {even}.</p>"
         shown = [each for each in found.hot_keys["messages"] if each["topic"] == topic][:_BARS_SHOWN]
+        if shown and shown[0]["messages"] == 1:
+            yield "<p>None is hot: no key has more than one message.</p>"
+            continue
         yield bars(
             "blue",
             [(each["key"], each["messages"], f"{each['messages']:,} ({percent(each['share'])})") for each in shown],

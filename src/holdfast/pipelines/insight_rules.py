@@ -8,6 +8,7 @@ Spark. docs/pipelines.md says what each number means; tests/spark/insight_by_han
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
@@ -20,32 +21,46 @@ if TYPE_CHECKING:
 
 DEAD_SUFFIX: Final = ".dead"
 ERROR_HEADER: Final = "holdfast-dead-error"
+# Where the message stands that a dead letter was made of.
+PLACE_HEADERS: Final = ("holdfast-dead-topic", "holdfast-dead-partition", "holdfast-dead-offset")
 # The kind of an error where the letter names none, as one that somebody has put there by hand.
 NO_REASON: Final = "no reason given"
 PERCENTILES: Final = {"p50_bytes": 50, "p99_bytes": 99}
+_PLACE: Final = ("topic", "partition", "offset")
 _SUMS: Final = ("messages", "bytes", "headers", "header_bytes", "keyed", "with_id")
 
 
 def measured(messages: DataFrame) -> DataFrame:
-    """Columns: `topic, partition, time_ms, size_bytes, key, headers, header_bytes, has_id, error`.
+    """Columns: `topic, partition, offset, time_ms, size_bytes, key, headers, header_bytes, has_id, error, dead_of`.
 
     A message is as large as its value, its key and its headers are together. `error` is what a dead letter tells of
-    the reason, as text, and null where the message is none.
+    the reason, as text, and null where the message is none; `dead_of` is the place of the message that it was made of,
+    as far as it tells one.
     """
     headers = f.coalesce("headers", f.expr("array()").cast("array<struct<key: string, value: binary>>"))
     each = f.transform(headers, lambda one: _bytes(one["key"]) + _bytes(one["value"]))
     header_bytes = f.aggregate(each, f.lit(0).cast("bigint"), lambda total, one: total + one)
-    reason = f.get(f.filter(headers, lambda one: one["key"] == ERROR_HEADER), f.lit(0))["value"].cast("string")
+
+    def told(name: str) -> Column:
+        return f.get(f.filter(headers, lambda one: one["key"] == name), f.lit(0))["value"].cast("string")
+
+    topic, partition, offset = map(told, PLACE_HEADERS)
+    place = f.struct(
+        topic.alias("topic"), partition.try_cast("int").alias("partition"), offset.try_cast("bigint").alias("offset")
+    )
+    is_letter = f.col("topic").endswith(DEAD_SUFFIX)
     return messages.select(
         "topic",
         "partition",
+        "offset",
         f.unix_millis("timestamp").alias("time_ms"),
         (_bytes(f.col("value")) + _bytes(f.col("key")) + header_bytes).alias("size_bytes"),
         "key",
         f.size(headers).alias("headers"),
         header_bytes.alias("header_bytes"),
         (f.col("id") != f.concat_ws("-", "partition", "offset")).alias("has_id"),
-        f.when(f.col("topic").endswith(DEAD_SUFFIX), f.coalesce(reason, f.lit(NO_REASON))).alias("error"),
+        f.when(is_letter, f.coalesce(told(ERROR_HEADER), f.lit(NO_REASON))).alias("error"),
+        f.when(is_letter & (f.concat(topic, f.lit(DEAD_SUFFIX)) == f.col("topic")), place).alias("dead_of"),
     )
 
 
@@ -142,16 +157,25 @@ def key_spread(key_rows: DataFrame) -> DataFrame:
 # --- errors -------------------------------------------------------------------------------------------------
 
 
-def dead_letters(rows: DataFrame, window_ms: int) -> DataFrame:
-    """Dead letters by the `topic` they are of, by window and by `kind` of error, with one `error` as an example.
+def dead_letters(rows: DataFrame, window_ms: int, named: Sequence[str]) -> DataFrame:
+    """How many dead letters of a topic stand for messages of a window, by kind of error, with one of each to look at.
 
+    The window is that of the message which a letter was made of, so that a pipeline which comes to it a day later finds
+    the same share of it dead; of the letter itself where it tells no place, or one that is not among the rows. `named`
+    are the topics that letters tell of: no others are searched.
     The kind is what stands before the first colon: `ValueError` of `ValueError: no price (pricing.py:12)`.
     """
     name = f.substring_index(f.col("error"), ":", 1)
     of_topic = f.expr(f"left(topic, length(topic) - {len(DEAD_SUFFIX)})")
+    searched = rows.where(f.col("topic").isin(*named)) if named else rows.limit(0)
+    messages = searched.select("topic", "partition", "offset", f.col("time_ms").alias("of_ms"))
+    letters = rows.where("error is not null").select(of_topic.alias("topic"), "time_ms", "error", "dead_of")
+    of_message = [f.col(f"letter.dead_of.{each}") == f.col(f"message.{each}") for each in _PLACE]
     return (
-        rows.where("error is not null")
-        .groupBy(of_topic.alias("topic"), window_of("time_ms", window_ms), name.alias("kind"))
+        letters.alias("letter")
+        .join(messages.alias("message"), of_message, "left")
+        .select("letter.topic", "error", f.coalesce("of_ms", "time_ms").alias("time_ms"))
+        .groupBy("topic", window_of("time_ms", window_ms), name.alias("kind"))
         .agg(f.count("*").alias("dead"), f.min("error").alias("error"))
     )
 

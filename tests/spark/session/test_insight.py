@@ -81,6 +81,30 @@ def test_every_number_is_what_plain_python_counts(spark: SparkSession) -> None:
     assert page.count("<svg") == 4 and "prefers-color-scheme: dark" in page and "http:" not in page
 
 
+def test_messages_that_failed_later_count_in_their_own_window(spark: SparkSession) -> None:
+    at_ms, late_ms = 1_700_000_040_000, 1_700_000_040_000 + 5 * MINUTE_MS
+    message = {"topic": "t0", "partition": 1, "id": "x", "key": None, "value": b"v", "headers": [], "time_ms": at_ms}
+    log = [{**message, "offset": offset} for offset in range(4)]
+    reason = ("holdfast-dead-error", b"ValueError: no price")
+
+    def letter(offset: int, number: bytes) -> by_hand.Message:
+        place = [("holdfast-dead-topic", b"t0"), ("holdfast-dead-partition", b"1"), ("holdfast-dead-offset", number)]
+        own = {"topic": "t0.dead", "offset": offset, "time_ms": late_ms, "headers": [*place, reason]}
+        return {**message, **own}
+
+    log.append(letter(0, b"3"))
+    settings = {"topics": ["t0"], "asked_ms": late_ms + MINUTE_MS, "window_ms": MINUTE_MS}
+    found = looked_at(spark, log, **settings)
+    shares = [(row["window_ms"], row["dead"], row["dead_share"]) for row in found.windows]
+    assert shares == [(at_ms - at_ms % MINUTE_MS, 1, 0.25)] and found.topics[0]["dead_share"] == 0.25
+    assert "percent of messages that failed" in insight_page.drawn(found)
+
+    # One whose message is not there, or that names no number, has the time when it came, and is drawn as well.
+    found = looked_at(spark, [*log, letter(1, b"77"), letter(2, b"?")], **settings)
+    assert [(row["messages"], row["dead"]) for row in found.windows] == [(4, 1), (0, 2)]
+    assert "dead letters in each window" in insight_page.drawn(found)
+
+
 def test_window_that_is_not_over_has_no_rate_yet(spark: SparkSession) -> None:
     message = {"topic": "t0", "partition": 0, "offset": 0, "id": "0-0", "key": None, "value": b"v", "headers": []}
     at_ms = 1_700_000_040_000

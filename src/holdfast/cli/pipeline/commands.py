@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -36,6 +37,7 @@ app.command("recover", epilog=recover_command.EPILOG)(recover_command.recover)
 app.command("transform", epilog=transform_command.TRANSFORM_EPILOG)(transform_command.transform)
 
 EXIT_FLAWED: Final = 1
+_EXAMPLES_SHOWN: Final = 3
 _AUDIT_SETTINGS: Final[dict[str, type]] = {
     **SETTINGS,
     "sent": list,
@@ -129,12 +131,15 @@ def audit(
         seconds = progress.seconds
     figures = {name: value for name, value in verdict.as_json().items() if isinstance(value, int)}
     report_whole(own, "audit", {**figures, "latency_ms": verdict.latency_ms, "seconds": round(seconds, 3)})
-    _conclude(verdict, seconds, Path(own["out"]) if "out" in own else None, as_json=own.get("json", False))
+    place = Path(own["out"]) if "out" in own else None
+    _conclude(verdict, seconds, place, as_json=own.get("json", False), allowed=allowed)
     if not verdict.is_flawless(allowed):
         raise typer.Exit(EXIT_FLAWED)
 
 
-def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool) -> None:
+def _conclude(
+    verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool, allowed: Sequence[str] = ()
+) -> None:
     import msgspec
 
     from holdfast.pipelines import audit_page
@@ -143,14 +148,17 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "audit.json").write_bytes(msgspec.json.encode(found) + b"\n")
-        (out / "audit.html").write_text(audit_page.drawn(verdict), "utf-8")
+        (out / "audit.html").write_text(audit_page.drawn(verdict, allowed), "utf-8")
         found["page"] = str(out / "audit.html")
     if as_json:
         output.print_json(found)
         return
     console = output.console()
     columns = ("sent", "acknowledged", "received", "lost", "duplicated", "out_of_order", "phantom")
-    table = output.table("topic", "partition", *columns, numbers=columns)
+    # Of a width that leaves room for ten digits in 80 columns.
+    shorter = {"acknowledged": "acked", "duplicated": "dupl.", "out_of_order": "out of\norder"}
+    words = tuple(shorter.get(name, name) for name in columns)
+    table = output.table("topic", "part", *words, numbers=words)
     for row in verdict.topics:
         table.add_row(
             row["topic"],
@@ -160,14 +168,18 @@ def _conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bo
     table.add_row("all", "", *(f"{verdict.counts[name]:,}" for name in columns), style="bold")
     console.print(table)
     for name, shown in verdict.examples.items():
-        for each in shown[:3]:
+        for each in shown[:_EXAMPLES_SHOWN]:
             told = f"{name.replace('_', ' ')}: {msgspec.json.encode(each).decode()}"
-            console.print(output.printable(told), markup=False)
+            console.print(output.printable(told), markup=False, soft_wrap=True)
+        told_of = sum(each["copies"] - 1 if name == "duplicated" else 1 for each in shown[:_EXAMPLES_SHOWN])
+        if told_of < verdict.counts[name]:
+            console.print(f"{name.replace('_', ' ')}: {told_of:,} of {verdict.counts[name]:,} are shown")
     latency = ", ".join(
         f"{name} {value} ms" for name, value in verdict.latency_ms.items() if name.startswith("p") and value is not None
     )
     if latency:
         console.print(f"latency, if both clocks agree: {latency}")
-    console.print(audit_page.summary(verdict), style="green" if verdict.is_flawless() else "red")
+    colour = "green" if verdict.is_flawless(allowed) else "red"
+    console.print(audit_page.summary(verdict, allowed), style=colour, soft_wrap=True)
     if out is not None:
         console.print(output.printable(f"page: {out / 'audit.html'}"), markup=False)

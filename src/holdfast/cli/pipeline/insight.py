@@ -47,6 +47,9 @@ _TOP_DEFAULT: Final = 10
 _TOP_MAX: Final = 1000
 _KEYS_SHOWN: Final = 3
 _ROWS_SHOWN: Final = 20
+# In one table where there is room for all of them.
+_COLUMNS: Final = (("messages", "mean/s", "peak/s", "bytes", "lag"), ("p50", "p99", "max", "keys", "dead", "dead %"))
+_WIDE: Final = 110
 EXAMPLES: Final = examples(
     "holdfast pipeline insight --once",
     "holdfast pipeline insight --topic orders --topic payments --since 1h --window 1m --out report --once",
@@ -173,6 +176,7 @@ def _look_again(look: Callable[[], None]) -> None:
         failed = error if isinstance(error, HoldfastError) else from_spark(str(error))
         if failed.code != _AWAY:
             raise
+        output.clear_line()
         output.note(f"insight: {failed}; looks again")
 
 
@@ -214,6 +218,7 @@ def _show(found: Insight, seconds: float, out: str | None, *, as_json: bool, aga
         _replace(directory / "insight.json", msgspec.json.encode(told) + b"\n")
         _replace(directory / "insight.html", insight_page.drawn(found, again_s=again_s).encode())
         told["page"] = str(directory / "insight.html")
+    output.clear_line()
     if as_json:
         output.print_json(told)
         return
@@ -233,33 +238,40 @@ def _print(found: Insight) -> None:
     from holdfast.pipelines.insight_page import percent, rate, summary
 
     console = output.console()
-    numbers = ("messages", "mean/s", "peak/s", "bytes", "p50", "p99", "max", "keys", "dead", "dead %", "lag")
-    table = output.table("topic", *numbers, numbers=numbers)
-    for row in found.topics[:_ROWS_SHOWN]:
-        sizes = (bytes_text(row[name]) if row["messages"] else "–" for name in ("p50_bytes", "p99_bytes", "max_bytes"))
-        table.add_row(
-            row["topic"],
-            f"{row['messages']:,}",
-            rate(row["messages_per_s"]),
-            rate(row["messages_per_s_max"]),
-            bytes_text(row["bytes"]),
-            *sizes,
-            f"{row['keys']:,}",
-            f"{row['dead']:,}",
-            percent(row["dead_share"]),
-            "–" if row["lag_max"] is None else f"{row['lag_max']:,}",
-        )
-    console.print(table)
+    for numbers in _COLUMNS if console.width < _WIDE else (sum(_COLUMNS, ()),):
+        table = output.table("topic", *numbers, numbers=numbers)
+        for row in found.topics[:_ROWS_SHOWN]:
+            sizes = {
+                name: bytes_text(row[f"{name}_bytes"]) if row["messages"] else "–" for name in ("p50", "p99", "max")
+            }
+            cells = {
+                "messages": f"{row['messages']:,}",
+                "mean/s": rate(row["messages_per_s"]),
+                "peak/s": rate(row["messages_per_s_max"]),
+                "bytes": bytes_text(row["bytes"]),
+                "lag": "–" if row["lag_max"] is None else f"{row['lag_max']:,}",
+                **sizes,
+                "keys": f"{row['keys']:,}",
+                "dead": f"{row['dead']:,}",
+                "dead %": percent(row["dead_share"]),
+            }
+            table.add_row(row["topic"], *(cells[name] for name in numbers))
+        console.print(table)
     if len(found.topics) > _ROWS_SHOWN:
         console.print(f"and {len(found.topics) - _ROWS_SHOWN:,} topics more")
     for line in (*_lines(found), summary(found)):
-        console.print(output.printable(line), markup=False)
+        console.print(output.printable(line), markup=False, soft_wrap=True)
 
 
 def _lines(found: Insight) -> Iterator[str]:
     from holdfast.pipelines.insight_page import percent
 
     for row in (each for each in found.hot_keys["messages"] if each["rank"] <= _KEYS_SHOWN):
+        if row["messages"] == 1:
+            # Those behind it have no more, and which of them is the first means nothing.
+            if row["rank"] == 1:
+                yield f"hot key of {row['topic']}: none, no key has more than one message"
+            continue
         yield f"hot key of {row['topic']}: {row['key']} ({row['messages']:,} messages, {percent(row['share'])})"
     for each in found.errors[:_ROWS_SHOWN]:
         yield f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -139,15 +140,21 @@ def recover(
         )
         seconds = progress.seconds
     report_whole(own, "recover", {**recovered.counts, "seconds": round(seconds, 3)})
-    _conclude(recovered, seconds, as_json=own.get("json", False))
+    _conclude(recovered, seconds, own["directories"], as_json=own.get("json", False))
     if recovered.counts["set_aside"]:
         raise typer.Exit(EXIT_SET_ASIDE)
 
 
-def _conclude(recovered: Recovered, seconds: float, *, as_json: bool) -> None:
+def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], *, as_json: bool) -> None:
+    from holdfast.recovery.spill_files import RECOVERED
+
     counts = recovered.counts
     if as_json:
         output.print_json({**recovered.as_json(), "seconds": round(seconds, 3)})
+        return
+    if not counts["files"]:
+        done = sum(each.is_file() for directory in directories for each in (Path(directory) / RECOVERED).glob("**/*"))
+        print(f"nothing waits; {plural(done, 'file')} {'is' if done == 1 else 'are'} in {RECOVERED}/")
         return
     columns = ("events", "stored", "duplicates", "already_stored")
     table = output.table("queue", *columns, numbers=columns)
@@ -158,8 +165,8 @@ def _conclude(recovered: Recovered, seconds: float, *, as_json: bool) -> None:
     rate = counts["events"] / max(seconds, 0.001)
     print(
         f"{plural(counts['files'], 'file')}, {plural(counts['events'], 'event')} in {seconds:.1f} s ({rate:,.0f}/s): "
-        f"{counts['stored']:,} stored, {counts['duplicates']:,} duplicates, {counts['already_stored']:,} were stored "
-        f"already, {counts['set_aside']:,} set aside"
+        f"{counts['stored']:,} stored, {plural(counts['duplicates'], 'duplicate')}, "
+        f"{counts['already_stored']:,} stored before, {counts['set_aside']:,} set aside"
     )
     if counts["set_aside"]:
         output.note("holdfast: see why with `holdfast spill export --failed DIRECTORY`")
