@@ -266,7 +266,7 @@ def running(
     except (PySparkException, Py4JError, HoldfastError) as error:
         if ended_by and (isinstance(error, PipelineFailed) or not isinstance(error, HoldfastError)):
             raise SystemExit(_EXIT_SIGNAL + ended_by[0]) from error
-        if reaching.is_master_gone(error):
+        if reaching.is_master_gone(master, error):
             raise reaching.master_gone(master) from error
         if isinstance(error, HoldfastError):
             for_command(name, error)
