@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import hypothesis
 import pytest
+import structlog
 from xdist.scheduler import LoadScopeScheduling
 
 # Hundreds of brokers are started here. Where the environment forbids compiled files each of them would compile the
@@ -29,6 +31,17 @@ class Scheduling(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return next((shared for shared in ONE_PROCESS if nodeid.startswith(shared)), nodeid)
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that runs in the test's own process sends log lines to its standard error, which is closed soon."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    yield
+    if before is not None:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:

@@ -31,7 +31,7 @@ from holdfast.cli.options import SERVER_DEFAULT
 from holdfast.cli.pipeline.commands import _conclude
 from holdfast.cli.pipeline.insight import _look_again, _show
 from holdfast.cli.pipeline.recover import _conclude as concluded
-from holdfast.pipelines import archiving, audit_page, frame, streams, transform_query
+from holdfast.pipelines import archiving, audit_page, frame, reaching, streams, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from holdfast.pipelines.insight_findings import Insight
@@ -159,7 +159,7 @@ def test_server_of_the_command_goes_before_that_of_the_file(
         raise Asked(servers)
 
     monkeypatch.setattr(pipelines, "audit", audit)
-    monkeypatch.setattr(frame, "running", lambda *_: nullcontext((None, SimpleNamespace(tell=None))))
+    monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((None, SimpleNamespace(tell=None))))
     monkeypatch.delenv("HOLDFAST_SERVER", raising=False)
     file = tmp_path / "pipelines.toml"
     file.write_text("[audit]\nserver = '10.0.0.1:8090'\nsent = ['a']\nreceived = ['b']")
@@ -313,6 +313,7 @@ def test_task_that_fails_on_one_machine_is_tried_once_more(
         return Session()
 
     monkeypatch.setattr(connector, "session", start)
+    monkeypatch.setattr(reaching, "reach_master", lambda _: None)
     with frame.running("audit", asked, {}):
         pass
     assert masters == [started]
@@ -461,6 +462,7 @@ def test_every_pipeline_runs_once_and_tells_its_end_as_json(
     looked = MagicMock(as_json=lambda: {"topics": []}, totals={"messages": 0}, cursors=[])
     monkeypatch.setattr(pipelines, "insight", lambda *_, **__: looked)
     monkeypatch.setattr(pipelines, "recover", lambda *_, **__: Recovered())
+    monkeypatch.setattr(reaching, "reach_brokers", lambda _: None)
     monkeypatch.setattr(transform_query, "prepare", lambda *_: None)
     monkeypatch.setattr(transform_query, "run_transform", lambda *_, **__: StreamRun())
     file = tmp_path / "pipelines.toml"

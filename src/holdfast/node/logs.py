@@ -7,7 +7,14 @@ import sys
 
 import structlog
 
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    # Nothing of ours is logged as that: for commands whose errors end them.
+    "critical": logging.CRITICAL,
+}
 
 
 def configure(level: str, form: str) -> None:

@@ -28,6 +28,8 @@ EXAMPLES_MAX: Final = 10
 ROWS_MAX: Final = 1000
 BINS_MAX: Final = 240
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+# Of a line that is no record, what an error shows.
+_LINE_SHOWN: Final = 60
 _NOTHING_SENT: Final = "the records of what was sent are empty, so there is nothing to hold anything against"
 # Both sides of the join are cut by the same hash of a message: without the first setting Spark would cut them once
 # more, by all that is joined. What it keeps on disk it would press first, for more time than the bytes are worth.
@@ -132,8 +134,10 @@ def _nothing_sent(verdict: Verdict) -> str:
     if not bad:
         return _NOTHING_SENT
     shown = next(iter(verdict.examples.get("malformed", ())), {})
-    such = f"{shown.get('line')!r} in {shown.get('file')}"
-    return f"no line tells of a sent message, and {bad:,} are no records, such as {such}"
+    line = str(shown.get("line"))
+    # A file may be anything, and what it holds is for no terminal.
+    such = ascii(line[:_LINE_SHOWN]) + ("…" if len(line) > _LINE_SHOWN else "")
+    return f"{shown.get('file')}: no line tells of a sent message, and {bad:,} are no records, such as {such}"
 
 
 def _bin_width_ms(span_ms: int) -> int:

@@ -14,6 +14,15 @@ _RAISED = re.compile(r"^Traceback .*?^(\w+(?:\.\w+)*: [^\n]+)", re.MULTILINE | r
 # How Java ends what it tells of an error, behind all that failed because of it; what stands further in is an aside.
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )*([^\n]+)", re.MULTILINE)
 
+# What the connector advises, in options of its own, and what that is called in a pipeline's command.
+_ADVICE = re.compile(r"correct the option servers; brokerTimeout says how long one may be away")
+_PATIENCE = re.compile(r" \(brokerTimeout\)")
+_LOST = re.compile(r"with the option failOnDataLoss=false a query goes on without it")
+_INSTEAD_OF_LOST = {
+    "archive": "with --allow-gaps it goes on behind it",
+    "transform": "with a new --checkpoint it begins anew, with what the topic has now",
+}
+
 
 class RecordsNotFound(CallerError):
     """A file, directory or pattern that leads to no file."""
@@ -96,6 +105,16 @@ def from_spark(text: str) -> PipelineFailed:
     failed = PipelineFailed(coded[2].strip())
     failed.code = coded[1]  # type: ignore[misc]
     return failed
+
+
+def for_command(name: str, error: HoldfastError) -> HoldfastError:
+    """The same error, with the options that this pipeline's command has in place of the connector's."""
+    text = _PATIENCE.sub("", _ADVICE.sub("correct --server", error.message))
+    text = _LOST.sub(_INSTEAD_OF_LOST.get(name, "run it again for what is there now"), text)
+    if text != error.message:
+        error.message = text
+        error.args = (text,)
+    return error
 
 
 def uncoded(error: HoldfastError) -> HoldfastError:

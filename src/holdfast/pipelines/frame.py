@@ -26,7 +26,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark, spark_not_installed
+from holdfast.model.errors import HoldfastError
+from holdfast.pipelines import reaching, spark_log
+from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, for_command, from_spark, spark_not_installed
 
 if TYPE_CHECKING:
     from pyspark import SparkStageInfo
@@ -47,6 +49,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # Spark's own progress bar writes over ours.
 _CONF: Final = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
 _LOOK_S: Final = 1.0
+# How soon the line tells that somebody asked for the end.
+_HEAR_S: Final = 0.2
 _CANCEL_S: Final = 0.2
 # Where nobody looks at a terminal, a line now and then is enough.
 _LINE_S: Final = 30.0
@@ -102,6 +106,7 @@ class Progress:
         self._name = name
         self._has_rows = has_rows
         self._what = "starts"
+        self._ending = ""
         self._first_stage = self._next_stage = 0
         self._began = time.monotonic()
         self._told = self._began
@@ -123,12 +128,23 @@ class Progress:
         if _RATE in what:
             self._first_stage = self._next_stage
 
+    def end(self, how: str) -> None:
+        """Tell this from now on, whatever is being done. Safe in a handler of signals, which may come anywhere."""
+        self._ending = how
+
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._began
 
     def _watch(self) -> None:
-        while not self._ended.wait(_LOOK_S):
+        looked, ending = self._began, ""
+        while not self._ended.wait(_HEAR_S):
+            if self._ending != ending:
+                ending = self._ending
+                self._told = 0.0
+            elif time.monotonic() - looked < _LOOK_S:
+                continue
+            looked = time.monotonic()
             stages = self._running()
             if sys.stderr.isatty():
                 print(f"\r{self._line(stages)}\033[K", end="", file=sys.stderr, flush=True)
@@ -142,11 +158,11 @@ class Progress:
         return [stage for each in ids if (stage := self._tracker.getStageInfo(each)) is not None]
 
     def _line(self, stages: Sequence[SparkStageInfo]) -> str:
-        what = self._what
+        what = self._ending or self._what
         done = sum(stage.numCompletedTasks for stage in stages)
         tasks = sum(stage.numTasks for stage in stages)
         counted = f": {done:,} of {tasks:,} tasks" if tasks else ""
-        if self._has_rows and _RATE not in what:
+        if self._has_rows and _RATE not in what and not self._ending:
             counted += self._rows(range(self._first_stage, self._next_stage))
         return f"{self._name}: {what}{counted}, {self.seconds:.0f} s"
 
@@ -170,9 +186,13 @@ class Progress:
 
 
 class Stop:
-    """A wish for the end, to a pipeline that can end in order: the first signal sets it, and a second one ends all."""
+    """A wish for the end, to a pipeline that can end in order: the first signal sets it, and a second one ends all.
 
-    def __init__(self) -> None:
+    `piece` is what the pipeline finishes before it ends, for its line of progress.
+    """
+
+    def __init__(self, piece: str = "batch") -> None:
+        self.piece = piece
         self.asked = threading.Event()
         self.exit_code = 0
 
@@ -183,12 +203,19 @@ class Stop:
 
 @contextlib.contextmanager
 def running(
-    name: str, master: str, conf: Mapping[str, str], stop: Stop | None = None, *, has_rows: bool = True
+    name: str,
+    master: str,
+    conf: Mapping[str, str],
+    stop: Stop | None = None,
+    *,
+    has_rows: bool = True,
+    servers: str | None = None,
 ) -> Iterator[tuple[SparkSession, Progress]]:
     """A session of the command's own, which ends with it. SIGINT and SIGTERM end what Spark is doing, too.
 
     With `stop` the first of them only sets that: the pipeline looks at it, and says itself how the command ends.
-    `has_rows` is for its line of progress.
+    `has_rows` is for its line of progress. Brokers at `servers`, and the master of a cluster, must answer before Spark
+    is started: it would ask them for minutes.
     """
     try:
         from py4j.protocol import Py4JError
@@ -198,7 +225,12 @@ def running(
     except ModuleNotFoundError as missing:
         raise spark_not_installed(missing) from missing
 
+    conf, log_level = spark_log.quiet(conf)
+    reaching.reach_master(master)
+    if servers is not None:
+        reaching.reach_brokers(servers)
     spark: SparkSession | None = None
+    progress: Progress | None = None
     ended_by: list[int] = []
     ended = threading.Event()
 
@@ -208,8 +240,12 @@ def running(
             ended_by.append(number)
         elif stop is not None and not stop.asked.is_set():
             stop.ask(number)
+            if progress is not None:
+                progress.end(f"stops when its {stop.piece} is done; once more stops it at once")
         elif not ended_by:
             ended_by.append(number)
+            if progress is not None:
+                progress.end("stops")
             threading.Thread(target=_cancel, args=(spark, ended), daemon=True).start()
 
     before = {number: signal.signal(number, leave) for number in _SIGNALS}
@@ -218,17 +254,24 @@ def running(
             spark = holdfast.spark.session(_retrying(master), f"holdfast {name}", config=_conf(master, conf))
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])
-        spark.sparkContext.setLogLevel("ERROR")
+        if log_level is not None:
+            spark.sparkContext.setLogLevel(log_level)
         # Tasks of a job that is cancelled end at once, not when they are done.
         spark.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
-        with Progress(spark, name, has_rows=has_rows) as progress:
+        progress = Progress(spark, name, has_rows=has_rows)
+        with progress:
             yield spark, progress
         if ended_by:
             raise SystemExit(_EXIT_SIGNAL + ended_by[0])
-    except (PySparkException, Py4JError, PipelineFailed) as error:
-        if ended_by:
+    except (PySparkException, Py4JError, HoldfastError) as error:
+        if ended_by and (isinstance(error, PipelineFailed) or not isinstance(error, HoldfastError)):
             raise SystemExit(_EXIT_SIGNAL + ended_by[0]) from error
-        raise error if isinstance(error, PipelineFailed) else from_spark(str(error)) from error
+        if reaching.is_master_gone(master, error):
+            raise reaching.master_gone(master) from error
+        if isinstance(error, HoldfastError):
+            for_command(name, error)
+            raise
+        raise for_command(name, from_spark(str(error))) from error
     finally:
         ended.set()
         for number, handler in before.items():

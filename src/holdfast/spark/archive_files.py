@@ -56,6 +56,7 @@ from holdfast.spark.archive_format import FORMAT, ArchivedFile, Commit, State, r
 from holdfast.spark.errors import ArchiveBusy, ArchiveDamaged, BadOption
 
 SNAPSHOT_EVERY: Final = 50
+_RESTORE: Final = "restore the directory _archive from a copy"
 _NUMBER_DIGITS: Final = 20
 # Readers that a cleaning overtakes begin again; each time somebody has written a hundred commits meanwhile.
 _LOAD_TRIES: Final = 5
@@ -113,7 +114,7 @@ class ArchiveReader:
             # for another reason is not passed over: what comes behind it counts as well.
             if max(_numbers(self._snapshots), default=0) <= state.version and commits[:1] in ([], [state.version + 1]):
                 return state
-        raise ArchiveDamaged(f"{self._own}: a commit is missing, or the snapshot that has it")
+        raise ArchiveDamaged(f"{self._own}: a commit is missing, or the snapshot that has it; {_RESTORE}")
 
     def _commits_behind(self, version: int) -> dict[int, Commit]:
         found: dict[int, Commit] = {}
@@ -333,9 +334,9 @@ def _read(path: Path, kind: type[T]) -> T:
     try:
         read = msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:
-        raise ArchiveDamaged(f"{path} cannot be read: {error}") from error
+        raise ArchiveDamaged(f"{path} cannot be read: {error}; {_RESTORE}") from error
     if read.format > FORMAT:
-        raise ArchiveDamaged(f"{path} was written by a newer version: its format is {read.format}")
+        raise ArchiveDamaged(f"{path} was written by a newer version: its format is {read.format}; use that version")
     return read
 
 

@@ -100,7 +100,7 @@ def archive(
     settings = ArchiveSettings(servers=servers, topics=tuple(map(str, own.get("topics", ()))), **given)
     how = stream_arguments(own, servers)
     stop = frame.Stop()
-    with frame.running("archive", chosen_master, spark_conf, stop) as (spark, progress):
+    with frame.running("archive", chosen_master, spark_conf, stop, servers=servers) as (spark, progress):
         from holdfast.pipelines.archiving import archive_topics
 
         done = archive_topics(spark, own["to"], settings, tell=progress.tell, stop=stop.asked, **how)

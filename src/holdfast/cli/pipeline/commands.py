@@ -117,14 +117,16 @@ def audit(
     for side in ("sent", "received"):
         if not own.get(side) and not own.get(f"{side}_topic"):
             raise BadPipelineSetting(f"what was {side}? Give records with --{side}, or a topic with --{side}-topic")
-    with frame.running("audit", chosen_master, spark_conf) as (spark, progress):
+    servers = own.get("server", SERVER_DEFAULT)
+    asked = servers if own.get("sent_topic") or own.get("received_topic") else None
+    with frame.running("audit", chosen_master, spark_conf, servers=asked) as (spark, progress):
         verdict = run(
             spark,
             sent=own.get("sent", []),
             received=own.get("received", []),
             sent_topics=own.get("sent_topic", []),
             received_topics=own.get("received_topic", []),
-            servers=own.get("server", SERVER_DEFAULT),
+            servers=servers,
             every_receiver=own.get("every_receiver", False),
             tell=progress.tell,
         )

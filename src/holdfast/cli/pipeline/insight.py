@@ -115,8 +115,9 @@ def insight(
     window_ms = round(duration_s(own["window"]) * 1000) if "window" in own else None
     from_ms, ago_ms = _beginning(own)
     _check(own, looks_once=looks_once)
-    stop = None if looks_once else frame.Stop()
-    with frame.running("insight", chosen_master, spark_conf, stop) as (spark, progress):
+    servers = own.get("server", SERVER_DEFAULT)
+    stop = None if looks_once else frame.Stop("look")
+    with frame.running("insight", chosen_master, spark_conf, stop, servers=servers) as (spark, progress):
         looks, told = 0, ""
 
         def look() -> None:
@@ -132,7 +133,7 @@ def insight(
                 spark,
                 topics=own.get("topic", []),
                 pattern=own.get("topics_like"),
-                servers=own.get("server", SERVER_DEFAULT),
+                servers=servers,
                 since_ms=from_ms if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms,
                 window_ms=window_ms,
                 top=own.get("top", _TOP_DEFAULT),

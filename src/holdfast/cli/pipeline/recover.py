@@ -22,7 +22,7 @@ from holdfast.cli.pipeline.options import (
     report_whole,
 )
 from holdfast.cli.quantities import plural
-from holdfast.model.errors import DataDirectoryError
+from holdfast.model.errors import DataDirectoryError, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.pipelines.recover_run import Recovered
@@ -123,21 +123,30 @@ def recover(
         raise BadPipelineSetting("which broker has the topic of --report-topic? Give --report-server HOST:PORT")
     if missing := [each for each in own["directories"] if not Path(each).is_dir()]:
         raise DataDirectoryError(f"there is no spill in {missing[0]}: name directories of brokers' spills")
-    # Standard output is for the verdict.
-    logs.configure("error", "text")
+    # The error that ends the command says it all: a broker's log would have it try again.
+    logs.configure("critical", "text")
     # Rows of Spark's are blocks of lines here.
-    with frame.running("recover", chosen_master, spark_conf, has_rows=False) as (spark, progress):
-        recovered = run(
-            spark,
-            own["directories"],
-            store=own.get("store"),
-            servers=own.get("server"),
-            failed=own.get("failed", False),
-            allow_duplicates=own.get("allow_duplicates", False),
-            order_by=own.get("order_by", ORDER_DEFAULT),
-            partitions=own.get("partitions", 1),
-            tell=progress.tell,
-        )
+    running = frame.running("recover", chosen_master, spark_conf, has_rows=False, servers=own.get("server"))
+    with running as (spark, progress):
+        try:
+            recovered = run(
+                spark,
+                own["directories"],
+                store=own.get("store"),
+                servers=own.get("server"),
+                failed=own.get("failed", False),
+                allow_duplicates=own.get("allow_duplicates", False),
+                order_by=own.get("order_by", ORDER_DEFAULT),
+                partitions=own.get("partitions", 1),
+                tell=progress.tell,
+            )
+        except Unavailable as away:
+            if "store" not in own:
+                raise
+            raise Unavailable(
+                f"{away.message}. Start the database, or correct --store, and run the same again: it goes on where it "
+                "was, and stores nothing twice"
+            ) from away
         seconds = progress.seconds
     report_whole(own, "recover", {**recovered.counts, "seconds": round(seconds, 3)})
     _conclude(recovered, seconds, own["directories"], as_json=own.get("json", False))

@@ -129,7 +129,7 @@ def transform(
     A message for which that raises goes to SOURCE.dead, with the error in its headers; the others go on.
     """
     flags: dict[str, Any] = {**locals(), "conf": conf_pairs(conf), "json": as_json}
-    from holdfast.pipelines import frame
+    from holdfast.pipelines import frame, reaching
     from holdfast.pipelines.errors import spark_not_installed
 
     try:
@@ -141,12 +141,10 @@ def transform(
     servers = own.get("server", SERVER_DEFAULT)
     wanted = _wanted(own)
     arguments = stream_arguments(own, servers)
+    reaching.reach_brokers(servers)
     prepare(servers, wanted)
     stop = frame.Stop()
     with frame.running("transform", chosen_master, {**_CONF, **spark_conf}, stop) as (spark, progress):
-        if wanted.sql is not None:
-            # A row that raises is told of in its dead letter, not in a page of Java.
-            spark.sparkContext.setLogLevel("OFF")
         done = run_transform(
             spark,
             wanted,
