@@ -124,6 +124,15 @@ class SparkCluster:
 
         wait_for(is_idle, "all workers are there and have nothing to do", START_S)
 
+    def wait_until_at_work(self) -> None:
+        """Until an executor runs on each worker."""
+
+        def is_busy() -> bool:
+            used = {worker["host"]: worker["coresused"] for worker in self._told().get("workers", ())}
+            return all(used.get(host) for host in self._hosts)
+
+        wait_for(is_busy, "all workers have something to do", START_S)
+
     def _start_worker(self) -> None:
         number = self._workers_started
         self._workers_started += 1

@@ -25,6 +25,7 @@ from tests.cli.program import HOLDFAST, environment, holdfast
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
 from tests.support.postgres import Server
+from tests.support.sizes import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -90,6 +91,46 @@ def test_audit_on_a_cluster_finds_what_plain_python_does(spark: SparkCluster, tm
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)
     assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
+
+
+@pytest.mark.skipif(not LONG, reason="what only reads is tried with HOLDFAST_LONG=1")
+def test_what_only_reads_finds_the_same_when_it_loses_a_worker(
+    spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    dice = random.Random(17)
+    logs = [random_log(dice, f"case-{number}") for number in range(2000)]
+    sent, received = ([line for log in logs for line in log[side]] for side in (0, 1))
+    with cluster.connect_blocking() as broker:
+        broker.create_topic("looked-at", partitions=2)
+        for _ in range(20):
+            broker.publish_many("looked-at", VALUES)
+    conf = {**spark.config, "spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
+    options = [
+        "--master",
+        spark.master,
+        *(word for item in conf.items() for word in ("--conf", "=".join(item))),
+        "--json",
+    ]
+    files = ["--sent", write(tmp_path / "sent.ndjson", sent), "--received", write(tmp_path / "got.ndjson", received)]
+    topic = ["--topic", "looked-at", "--server", cluster.url.removeprefix("holdfast://"), "--once"]
+    told = {}
+    for name, given in (("audit", files), ("insight", topic)):
+        spark.wait_for_workers()
+        command = [*HOLDFAST, "pipeline", name, *given, *options]
+        driver = subprocess.Popen(command, env=environment(**USE_ARCHIVE), stdout=subprocess.PIPE)
+        try:
+            spark.wait_until_at_work()
+            spark.lose_worker()
+            assert driver.poll() is None, "it has not ended before"
+            out, _ = driver.communicate(timeout=chaos.RECOVERY_S)
+        finally:
+            driver.kill()
+            driver.wait()
+        told[name] = json.loads(out.splitlines()[-1])
+    expected = audit_by_hand.verdict(sent, received)
+    assert {count: told["audit"][count] for count in COUNTS} == {count: expected[count] for count in COUNTS}
+    [found] = told["insight"]["topics"]
+    assert (found["topic"], found["messages"]) == ("looked-at", 20 * MESSAGES)
 
 
 async def test_recovery_that_loses_a_worker_stores_everything_once(spark: SparkCluster, tmp_path: Path) -> None:
