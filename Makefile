@@ -14,6 +14,8 @@ SECONDS ?= 600
 FAULTS ?= 8
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
+# How many splits with 150,000 messages on each side it goes through.
+SPLITS ?= 2
 # How many changes of members `make chaos-members` goes through.
 CHANGES ?= 500
 # How often `make chaos-archive`, `make chaos-recover` and `make chaos-transform` kill what they run.
@@ -86,14 +88,16 @@ sim-plain: setup  ## simulate plain pairs, SEEDS=2000 runs
 sim-plain-mutants: setup  ## plant bugs in the plain pair and see that the simulator finds each
 	$(BIN)/python -m simulation.plain_mutants
 
-chaos-pair: setup  ## kill, pause and cut off both brokers of a pair, FAILOVERS=200 times in a row
-	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS)
+chaos-pair: setup  ## kill, pause, cut off and wipe both brokers of a pair, FAILOVERS=200 times in a row, with SPLITS=2 long splits
+	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS) --splits $(SPLITS)
 
 chaos-members: setup  ## have nodes of a real cluster come and go under kills and splits, CHANGES=500 times
 	$(BIN)/python -m chaos.members --changes $(CHANGES)
 
-chaos-outage: setup  ## kill, pause, fill up a database and its broker, OUTAGES=100 times in a row
+chaos-outage: setup  ## kill, pause, fill up a database and its brokers, OUTAGES=100 times in a row: one, two and three brokers
 	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
+	$(BIN)/python -m chaos.outage --outages $(OUTAGES) --brokers 2
+	$(BIN)/python -m chaos.outage --outages $(OUTAGES) --brokers 3
 
 chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
 	$(BIN)/python -m chaos.recover --kills $(KILLS)

@@ -1,8 +1,9 @@
-"""Outages of a real PostgreSQL under a real broker, in a row and under load: `python -m chaos.outage --outages 100`.
+"""Outages of a real PostgreSQL under real brokers, in a row and under load: `python -m chaos.outage --outages 100`.
 
-The database is killed, paused, restarted, filled up, made read-only, slow, and has no connection left; the broker is
-killed, restarted and paused, alone and together with the database; the disk that the broker spills to is full. All at
-random moments. Publishers go on all the time. At the end the database has everything that was acknowledged, exactly
+The database is killed, paused, restarted, filled up, made read-only, slow, and has no connection left; a broker is
+killed, restarted and paused, alone and together with the database; the disk that a broker spills to is full. All at
+random moments. Publishers go on all the time; with `--brokers 2` or more, those of different brokers alternate in the
+same partitions. A run ends when all spills are empty. Then the database has everything that was acknowledged, exactly
 once and in the order of each publisher.
 """
 
@@ -23,7 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import asyncpg
 from rich.console import Console
 from rich.progress import track
 
@@ -53,22 +53,24 @@ class Load:
         self._stopping = asyncio.Event()
 
     async def publish(self, client: Client, publisher: int) -> None:
+        brokers = self._scene.brokers
+        broker, key = brokers[publisher % len(brokers)], f"key-{publisher // len(brokers)}"
         for number in range(sys.maxsize):
             if self._stopping.is_set():
                 return
-            began_s, was_well = time.monotonic(), self._scene.is_broker_well
+            began_s, was_well = time.monotonic(), broker not in self._scene.unwell
             self.sent[publisher] += 1
             try:
                 # The id makes the client send it again while the broker is away.
                 published = await client.publish(
-                    TOPIC, b"%d/%d" % (publisher, number), key=f"key-{publisher}", id=f"{publisher}/{number}"
+                    TOPIC, b"%d/%d" % (publisher, number), key=key, id=f"{publisher}/{number}"
                 )
             except HoldfastError as error:
                 self.refused[error.code] += 1
             else:
                 self.acknowledged[publisher].append(number)
                 self.buffered += published.buffered
-                if was_well and self._scene.is_broker_well:
+                if was_well and broker not in self._scene.unwell:
                     waited_s = time.monotonic() - began_s
                     self.waits_s.append(waited_s)
                     self.slowest_s[self.now] = max(waited_s, self.slowest_s.get(self.now, 0.0))
@@ -83,9 +85,10 @@ class Load:
 
 
 class Verdict:
-    """What the database has, held against what was acknowledged."""
+    """What the database has, held against what was acknowledged; and how many messages no broker could store."""
 
-    def __init__(self, load: Load, stored: dict[int, list[int]]) -> None:
+    def __init__(self, load: Load, stored: dict[int, list[int]], waiting: int) -> None:
+        self.waiting = waiting
         self.lost: list[str] = []
         self.duplicated: list[str] = []
         self.out_of_order: list[str] = []
@@ -100,14 +103,17 @@ class Verdict:
     @property
     def examples(self) -> list[str]:
         kinds = {"lost": self.lost, "twice": self.duplicated, "out of order": self.out_of_order}
-        return [f"{kind}: {each}" for kind, some in kinds.items() for each in some[:_EXAMPLES]]
+        found = [f"{kind}: {each}" for kind, some in kinds.items() for each in some[:_EXAMPLES]]
+        return [*found, f"not stored: {self.waiting} messages in the spills"] if self.waiting else found
 
 
-async def run(outages: int, seed: int, progress: Callable[[range], Iterator[int]]) -> dict[str, object]:
-    """Raises `AssertionError` if what was acknowledged does not reach the database once everything is well again."""
+async def run(
+    outages: int, seed: int, progress: Callable[[range], Iterator[int]], brokers: int = 1
+) -> dict[str, object]:
+    """What became of everything; `examples` is empty where nothing is wrong."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="holdfast-outage-") as directory:
-        scene = Scene(Path(directory), small_disks=os.geteuid() == 0)
+        scene = Scene(Path(directory), small_disks=os.geteuid() == 0, brokers=brokers)
         try:
             await scene.start()
             return await _run(scene, outages, dice, progress)
@@ -120,9 +126,15 @@ async def _run(
 ) -> dict[str, object]:
     load = Load(scene)
     faults: Counter[str] = Counter()
-    async with connect(scene.broker.address, timeout_s=PATIENCE_S) as client:
-        await client.create_topic(TOPIC, partitions=PARTITIONS)
-        publishing = [asyncio.ensure_future(load.publish(client, publisher)) for publisher in range(PUBLISHERS)]
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(connect(broker.address, timeout_s=PATIENCE_S)) for broker in scene.brokers
+        ]
+        await clients[0].create_topic(TOPIC, partitions=PARTITIONS)
+        publishing = [
+            asyncio.ensure_future(load.publish(clients[publisher % len(clients)], publisher))
+            for publisher in range(PUBLISHERS)
+        ]
         try:
             for _ in progress(range(outages)):
                 await asyncio.sleep(dice.uniform(0, 1.0))
@@ -133,12 +145,17 @@ async def _run(
         finally:
             load.stop()
             await asyncio.gather(*publishing)
-    stored = await _stored_in_time(scene, load)
-    verdict = Verdict(load, stored)
+    drained_s = time.monotonic()
+    waiting = await _left_waiting(scene)
+    drained_s = time.monotonic() - drained_s
+    stored = await _stored(scene)
+    verdict = Verdict(load, stored, waiting)
     if verdict.examples:
-        print((scene.broker.directory / "broker.log").read_text("utf-8", "replace")[-20_000:], file=sys.stderr)
+        for broker in scene.brokers:
+            print((broker.directory / "broker.log").read_text("utf-8", "replace")[-20_000:], file=sys.stderr)
     waits_s = sorted(load.waits_s)
     return {
+        "brokers": len(scene.brokers),
         "outages": outages,
         "faults": dict(faults),
         "sent": sum(load.sent.values()),
@@ -146,6 +163,8 @@ async def _run(
         "buffered": load.buffered,
         "refused": dict(load.refused),
         "stored": sum(map(len, stored.values())),
+        "waiting": waiting,
+        "drained_s": round(drained_s, 1),
         "lost": len(verdict.lost),
         "duplicated": len(verdict.duplicated),
         "out_of_order": len(verdict.out_of_order),
@@ -155,15 +174,17 @@ async def _run(
     }
 
 
-async def _stored_in_time(scene: Scene, load: Load) -> dict[int, list[int]]:
-    """What the database has as soon as that is everything, or when patience ends."""
-    deadline_s = time.monotonic() + PATIENCE_S
+async def _left_waiting(scene: Scene) -> int:
+    """None, once all spills are empty; how many messages wait where nothing is stored any more."""
+    least, since_s = sys.maxsize, time.monotonic()
     while True:
-        stored: dict[int, list[int]] = {}
-        with contextlib.suppress(OSError, TimeoutError, asyncpg.PostgresError):  # it has just come back
-            stored = await _stored(scene)
-        if time.monotonic() > deadline_s or not Verdict(load, stored).lost:
-            return stored
+        waiting = await scene.waiting()
+        if not waiting:
+            return 0
+        if waiting < least:
+            least, since_s = waiting, time.monotonic()
+        elif time.monotonic() - since_s > PATIENCE_S:
+            return waiting
         await asyncio.sleep(0.2)
 
 
@@ -182,11 +203,19 @@ async def _stored(scene: Scene) -> dict[int, list[int]]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos.outage", description=__doc__)
     parser.add_argument("--outages", type=int, default=100)
+    parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     arguments = parser.parse_args()
     console = Console(stderr=True)
     console.print(f"seed {arguments.seed}")
-    found = asyncio.run(run(arguments.outages, arguments.seed, lambda turns: iter(track(turns, console=console))))
+    found = asyncio.run(
+        run(
+            arguments.outages,
+            arguments.seed,
+            lambda turns: iter(track(turns, console=console)),
+            arguments.brokers,
+        )
+    )
     print(json.dumps(found, indent=2))
     return 1 if found["examples"] else 0
 

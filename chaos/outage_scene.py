@@ -1,4 +1,4 @@
-"""A broker over a PostgreSQL, each on a disk of its own, and everything that can be done to them."""
+"""Brokers over one PostgreSQL, each on a disk of its own, and everything that can be done to them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import asyncpg
 from chaos.disks import Disk, DiskKind
 from holdfast.backends.postgres.database import TROUBLE
 from holdfast.backends.postgres.server import EmbeddedServer
+from holdfast.backends.spill import files
 from holdfast.cli.demo.process import BrokerProcess
 
 # A server makes files of 16 MiB, a few of them at once.
@@ -29,31 +30,44 @@ _LONGEST_S: Final = 3.0
 class Scene:
     """What runs, and how to hurt it. Every fault ends with everything as it was."""
 
-    def __init__(self, directory: Path, *, small_disks: bool) -> None:
+    def __init__(self, directory: Path, *, small_disks: bool, brokers: int = 1) -> None:
         kind: DiskKind = "small" if small_disks else "plain"
         self._database_disk = Disk(directory / "database", kind, _DATABASE_BYTES)
-        self._broker_disk = Disk(directory / "broker", kind, _SPILL_BYTES)
+        self._broker_disks = [Disk(directory / f"broker-{number}", kind, _SPILL_BYTES) for number in range(brokers)]
         self.has_small_disks = small_disks
         # A server that has no room for its journal ends; with a small one there is always some to begin with.
         settings = (f"max_connections={_CONNECTIONS_MAX}", "max_wal_size=64MB", "min_wal_size=32MB", "wal_keep_size=0")
         self.server = EmbeddedServer(self._database_disk.place / "postgres", *settings, comes_back=False)
         self.url = ""
-        self.broker: BrokerProcess
-        # When the broker was away, or had no room: nobody promised answers then.
-        self.is_broker_well = True
+        self.brokers: list[BrokerProcess] = []
+        # Brokers that are away, or have no room: nobody promised answers of those.
+        self.unwell: set[BrokerProcess] = set()
 
     async def start(self) -> None:
         self.url = await self.server.start()
-        self.broker = BrokerProcess(self._broker_disk.place, "--store", self.url)
-        await asyncio.to_thread(self.broker.start)
+        for number, disk in enumerate(self._broker_disks, 1):
+            self.brokers.append(BrokerProcess(disk.place, "--store", self.url, "--node", f"n{number}"))
+            await asyncio.to_thread(self.brokers[-1].start)
 
     async def close(self) -> None:
-        with contextlib.suppress(AttributeError):  # it was never started
-            await asyncio.to_thread(self.broker.kill)
+        for broker in self.brokers:
+            await asyncio.to_thread(broker.kill)
         self.server.kill(signal.SIGCONT)
         await self.server.stop()
-        await asyncio.to_thread(self._broker_disk.close)
-        await asyncio.to_thread(self._database_disk.close)
+        for disk in (*self._broker_disks, self._database_disk):
+            await asyncio.to_thread(disk.close)
+
+    async def waiting(self) -> int:
+        """How many messages the brokers keep that are not stored yet, those in `failed` included."""
+        spills = [broker.data / "spill" for broker in self.brokers]
+        waiting = 0
+        for spill in spills:
+            with contextlib.suppress(FileNotFoundError):  # a file was stored and deleted
+                waiting += await asyncio.to_thread(files.count_waiting, spill)
+                waiting += await asyncio.to_thread(files.count_failed, spill)
+                continue
+            waiting += 1
+        return waiting
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[asyncpg.Connection]:
@@ -124,66 +138,73 @@ class Scene:
             await session.execute("LOCK TABLE holdfast.messages IN EXCLUSIVE MODE")
             await asyncio.sleep(dice.uniform(0.2, _LONGEST_S))
 
-    # --- the broker -----------------------------------------------------------------------------------
+    # --- one of the brokers ---------------------------------------------------------------------------
 
     async def broker_killed(self, dice: random.Random) -> None:
-        await self._kill_broker()
+        broker = dice.choice(self.brokers)
+        await self._kill(broker)
         await asyncio.sleep(dice.uniform(0, 0.3))
-        await self._start_broker()
+        await self._start(broker)
 
     async def broker_restarted(self, dice: random.Random) -> None:
-        self.is_broker_well = False
-        await asyncio.to_thread(self.broker.stop)
-        await self._start_broker()
+        broker = dice.choice(self.brokers)
+        self.unwell.add(broker)
+        await asyncio.to_thread(broker.stop)
+        await self._start(broker)
 
     async def both_killed(self, dice: random.Random) -> None:
         """First the database; the broker dies with what it has taken meanwhile, and comes back without a database."""
+        broker = dice.choice(self.brokers)
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(dice.uniform(0, 2.0))
-        await self._kill_broker()
+        await self._kill(broker)
         if dice.random() < 0.7:
-            await self._start_broker()
+            await self._start(broker)
             await asyncio.sleep(dice.uniform(0, 1.5))
             await self.server.start()
         else:
             await self.server.start()
-            await self._start_broker()
+            await self._start(broker)
 
     async def broker_killed_in_replay(self, dice: random.Random) -> None:
         """What was taken while the database was away is being written when the broker dies."""
+        broker = dice.choice(self.brokers)
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(dice.uniform(0.5, 2.0))
         await self.server.start()
         await asyncio.sleep(dice.uniform(0, 0.4))
-        await self._kill_broker()
-        await self._start_broker()
+        await self._kill(broker)
+        await self._start(broker)
 
     async def broker_paused(self, dice: random.Random) -> None:
-        self.is_broker_well = False
-        os.kill(self.broker.pid, signal.SIGSTOP)
+        broker = dice.choice(self.brokers)
+        self.unwell.add(broker)
+        os.kill(broker.pid, signal.SIGSTOP)
         await asyncio.sleep(dice.uniform(0, 2.0))
-        os.kill(self.broker.pid, signal.SIGCONT)
-        self.is_broker_well = True
+        os.kill(broker.pid, signal.SIGCONT)
+        self.unwell.remove(broker)
 
     async def spill_full(self, dice: random.Random) -> None:
         """Neither the database nor the broker's own disk takes anything: nothing may be acknowledged."""
+        broker = dice.choice(self.brokers)
+        disk = self._broker_disks[self.brokers.index(broker)]
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(dice.uniform(0.2, 1.0))
-        self.is_broker_well = False
-        await asyncio.to_thread(self._broker_disk.fill)
+        self.unwell.add(broker)
+        await asyncio.to_thread(disk.fill)
         await asyncio.sleep(dice.uniform(0.5, 1.5))
-        await asyncio.to_thread(self._broker_disk.make_room)
-        self.is_broker_well = True
+        await asyncio.to_thread(disk.make_room)
+        self.unwell.remove(broker)
         await asyncio.sleep(dice.uniform(0, 1.0))
         await self.server.start()
 
-    async def _kill_broker(self) -> None:
-        self.is_broker_well = False
-        await asyncio.to_thread(self.broker.kill)
+    async def _kill(self, broker: BrokerProcess) -> None:
+        self.unwell.add(broker)
+        await asyncio.to_thread(broker.kill)
 
-    async def _start_broker(self) -> None:
-        await asyncio.to_thread(self.broker.start)
-        self.is_broker_well = True
+    async def _start(self, broker: BrokerProcess) -> None:
+        await asyncio.to_thread(broker.start)
+        self.unwell.remove(broker)
 
     # --- all of it ------------------------------------------------------------------------------------
 

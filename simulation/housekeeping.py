@@ -87,7 +87,7 @@ class Housekeeper:
         return self.letting_in.next_members(
             leading,
             replica.raft,
-            wanted=membership.wanted(control.raft.members.voters),
+            wanted=membership.wanted(control.raft.members.everybody),
             goes=membership.goes,
             listens=lambda each: replica is control and not membership.is_removed(each),
             is_informed=lambda: self._is_informed(leading),
@@ -181,7 +181,7 @@ class Housekeeper:
         control = self.control
         if control is None or control.raft.leading is None or not control.raft.leading.is_settled:
             return
-        place = self.membership.place_of(node_of(name), control.raft.members.voters)
+        place = self.membership.place_of(node_of(name), control.raft.members.everybody)
         if place not in (Place.JOINING, Place.VOTER) and not self.membership.is_removed(name):
             self.propose(Kind.JOIN, node_of(name))
 
@@ -191,7 +191,7 @@ class Housekeeper:
         if control is None or control.raft.leading is None:
             return False
         change = Change(kind, node, self.membership.number_of(node), 0, other)
-        if self.membership.refusal(change, control.raft.members.voters) is not None:
+        if self.membership.refusal(change, control.raft.members.everybody) is not None:
             return False
         return control.propose(change)
 
@@ -225,7 +225,7 @@ class Housekeeping:
         leader = self._cluster.leader(CONTROL_GROUP)
         if leader is None:
             return [set() for _ in range(self._count)]
-        nodes = leader.state.membership.wanted(leader.raft.members.voters)
+        nodes = leader.state.membership.wanted(leader.raft.members.everybody)
         return [{int(node.removeprefix("n")) for node in nodes} for _ in range(self._count)]
 
     def changing(self) -> str | None:
@@ -267,7 +267,7 @@ class Housekeeping:
         if leader is None or not leader.node.is_up:
             return False
         keeper = self.of(leader.node)
-        nodes = sorted(keeper.membership.wanted(leader.raft.members.voters))
+        nodes = sorted(keeper.membership.wanted(leader.raft.members.everybody))
         if len(nodes) < 2:
             return False
         leaver = self._world.dice.choice(nodes)
@@ -287,7 +287,7 @@ class Housekeeping:
         if leader is None or not leader.node.is_up:
             return False
         keeper = self.of(leader.node)
-        node = self._world.dice.choice(sorted(keeper.membership.wanted(leader.raft.members.voters)))
+        node = self._world.dice.choice(sorted(keeper.membership.wanted(leader.raft.members.everybody)))
         return keeper.propose(self._world.dice.choice((Kind.DRAIN, Kind.DRAIN, Kind.UNDRAIN)), node)
 
     def replace(self) -> bool:
@@ -296,7 +296,7 @@ class Housekeeping:
             return False
         keeper = self.of(leader.node)
         row = keeper.membership.under_way
-        nodes = sorted(keeper.membership.wanted(leader.raft.members.voters))
+        nodes = sorted(keeper.membership.wanted(leader.raft.members.everybody))
         if len(nodes) < 3 or (row is not None and row.place is not Place.JOINING):
             return False
         if row is not None:

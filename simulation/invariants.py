@@ -169,6 +169,10 @@ class Checker:
             raise Violation(
                 "nothing is shown that could be forgotten", f"{replica.label} entry {synced.last_index + 1}"
             )
+        saved = replica.store.synced_hard_state.term
+        if any(entry.term > saved for entry in entries):
+            # After a crash, a leader of the term that was saved could cut it.
+            raise Violation("nothing is shown that could be forgotten", f"{replica.label} shows a term after {saved}")
         for index, entry in enumerate(entries, first):
             if index < len(history):
                 if history[index] is not entry and history[index] != entry:

@@ -6,7 +6,7 @@ from holdfast.consensus.partner import PairSettings
 from simulation.pair_clients import PlainPublisher, Publisher
 from simulation.pair_invariants import PairChecker
 from simulation.pair_node import PairNode
-from simulation.pair_rejoining import GIVER
+from simulation.pair_replica import GIVER
 from simulation.pair_wire import Wire
 from simulation.requests import Answer
 from simulation.world import Violation, World

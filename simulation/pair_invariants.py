@@ -108,6 +108,9 @@ class PairChecker(Checker):
         """What a replica has shown it shows for as long as it has that name."""
         if replica.store.synced.last_index < first + len(entries) - 1:
             raise Violation("nothing is shown that could be forgotten", f"{replica.label} entry {first}")
+        saved = replica.store.synced_hard_state.term
+        if any(entry.term > saved for entry in entries):
+            raise Violation("nothing is shown that could be forgotten", f"{replica.label} shows a term after {saved}")
         shown = self._shown.setdefault((replica.group, replica.name), [])
         for index, entry in enumerate(entries, first):
             if index < len(shown):

@@ -18,8 +18,8 @@ from holdfast.model.ids import LogIndex, Term
 from simulation.disk import Store
 from simulation.node import node_of
 from simulation.pair_links import Hello, Links
-from simulation.pair_rejoining import GIVER, Giver
-from simulation.pair_replica import CONTROL, PairReplica
+from simulation.pair_rejoining import Giver
+from simulation.pair_replica import CONTROL, GIVER, PairReplica
 from simulation.pair_upkeep import Upkeep
 from simulation.pair_wire import Packet, Wire
 from simulation.replica import Replica
@@ -339,7 +339,7 @@ class PairNode:
         life = self.life_of_partner()
         members = [member for replica in self.replicas.values() for member in replica.raft.members.everybody]
         return life is not None and any(
-            node_of(member) == self.partner and int(member.partition(".")[2]) < life for member in members
+            node_of(member) == self.partner and int(member.partition(".")[2]) != life for member in members
         )
 
     def _is_gone(self, why: str) -> None:

@@ -101,7 +101,11 @@ _TAKING_OVER = (
     _mutant(
         "never-gone",
         "A partner that is silent is waited for, for ever.",
-        (PARTNER, "return now_s - self.heard_at_s > self.settings.patience_s and self._gone()", "return False"),
+        (
+            PARTNER,
+            "return now_s - self._silent_since_s(now_s) > self.settings.patience_s and self._gone()",
+            "return False",
+        ),
     ),
     _mutant(
         "somebody-else-unnoticed",
@@ -162,6 +166,11 @@ _GIVING = (
             "            first = self._first_of_its_own(store, self._node.other.stores.get(group))\n",
             "            first = store.hard_state.members[-1].since + 1\n",
         ),
+    ),
+    _mutant(
+        "gives-all-of-it-again",
+        "One that gives way does not look at what the other one has, and relies on its dedupe window (was here once).",
+        (REJOINING, "theirs = self._ids_of_the_other()", "theirs = set()"),
     ),
     _mutant(
         "given-back",

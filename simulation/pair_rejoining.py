@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.model.entries import KIND_BATCH
 from simulation.disk import Store
-from simulation.pair_replica import CONTROL, made_id
+from simulation.pair_replica import CONTROL, GIVER, made_id
 from simulation.requests import Answer, Ask, Request
 from simulation.state import Batch
 
 if TYPE_CHECKING:
     from simulation.pair_node import PairNode
 
-GIVER: Final = 1000
 _TIMEOUT_MS: Final = 400.0
 _AGAIN_MS: Final = 200.0
 
@@ -70,12 +69,26 @@ class Giver:
             index += 1
         return index
 
+    def _ids_of_the_other(self) -> set[tuple[int, str]]:
+        """What it shows: as `node.rejoining` reads it."""
+        found = set()
+        for group, replica in self._node.other.replicas.items():
+            shown = replica.applied - replica.store.log.base_index
+            for entry in replica.store.log.entries[:shown] if group != CONTROL else ():
+                if entry.kind == KIND_BATCH:
+                    found.add((group, Batch.decode(entry.payload).message_id or made_id(group, entry)))
+        return found
+
     # --- giving -------------------------------------------------------------------------------------
 
     def _give(self, operation: int) -> None:
         node = self._node
         if operation != self._operation or not self.is_busy or node.postpone(self._give, operation):
             return
+        can_ask = node.wire.can_shake_hands()
+        if can_ask:
+            theirs = self._ids_of_the_other()
+            self._waiting = [each for each in self._waiting if (each.group, each.message_id) not in theirs]
         if not self._waiting:
             node.is_given = True
             node.world.counts["gave everything"] += 1
@@ -84,7 +97,7 @@ class Giver:
         self._operation += 1
         node.reached("giving")
         node.world.after(_TIMEOUT_MS, self._failed, self._operation)
-        if node.wire.can_shake_hands():
+        if can_ask:
             request = self._waiting[0]._replace(operation=self._operation)
             if node.world.is_traced:
                 node.world.note(f"n{node.number} gives {request}")
@@ -101,7 +114,7 @@ class Giver:
         self._give(self._operation)
 
     def _failed(self, operation: int) -> None:
-        """All of it again, after a while: what was stored before is recognised."""
+        """Again, after a while, from what the other one has by then."""
         node = self._node
         if operation != self._operation or not self.is_busy or node.is_given:
             return

@@ -13,6 +13,7 @@ from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, NOTE_
 from holdfast.model.ids import LogIndex, TimestampMs
 from simulation.disk import Store
 from simulation.replica import Replica
+from simulation.requests import Request
 from simulation.state import Batch, command, note
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 CONTROL: Final = 0
 _TOPIC: Final = "topic"
 _IDS_MAX: Final = 100_000
+# Requests of a client with so high a number are those of a node that gives what only it has.
+GIVER: Final = 1000
+# Of what is given, ids are recognised among so many messages: those that may have been under way a moment ago.
+_RECENT: Final = 20
 
 
 def made_id(group: int, entry: Entry) -> str:
@@ -119,6 +124,15 @@ class PairReplica(Replica):
         self._window = DedupeWindow(ids_max=_IDS_MAX, age_ms_max=1)
         for entry in self.store.log.entries[: self.applied - self.store.log.base_index]:
             self._remember(self._window, entry)
+
+    def _publish_once(self, request: Request, origin: int) -> None:
+        """What is given may be old: its id is recognised only if it was stored a moment ago."""
+        if request.client >= GIVER and self._window is not None:
+            offset = self._window.stored_offset(request.message_id, TimestampMs(0))
+            if offset is not None and offset < self._next_offset - _RECENT:
+                self._publish(request, origin)
+                return
+        super()._publish_once(request, origin)
 
     def _remember(self, window: DedupeWindow, entry: Entry) -> None:
         """What came without an id is known by the one it would be given with: its giver may give it back."""

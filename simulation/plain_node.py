@@ -59,7 +59,7 @@ class PlainNode:
         self.was_linked = False
         self.link: Connection | None = None
         self.heard: Standing | None = None
-        self.answered_ms = self.world.now_ms
+        self.unanswered_since_ms: float | None = None
         self.sessions: list[Session] = []
         self.streams: Connection | None = None
         self.change: Task | None = None
@@ -251,7 +251,7 @@ class PlainNode:
                         self._gone("refused")
                 if self.link is not None:
                     self.heard = None
-                    self.answered_ms = self.world.now_ms
+                    self.unanswered_since_ms = None
                     self._beat()
             yield self.world.dice.uniform(5.0, 15.0)
 
@@ -259,6 +259,9 @@ class PlainNode:
         if self.link is not None:
             self.link.say(("role", self.standing))
             self.link.say(("beat",))
+            self.watch.asked(self.world.now_ms / 1000)
+            if self.unanswered_since_ms is None:
+                self.unanswered_since_ms = self.world.now_ms
 
     def _beat_on(self) -> Iterator[float]:
         while True:
@@ -274,6 +277,7 @@ class PlainNode:
     def lost(self, connection: Connection) -> None:
         if self.is_up and self.link is connection:
             self.link = None
+            self.unanswered_since_ms = None
             self.watch.unlinked()
             self._end_stream()
             if self.sending is not None:
@@ -286,6 +290,7 @@ class PlainNode:
         if self.link is not None:
             self.link.is_open = False
             self.link = None
+            self.unanswered_since_ms = None
             self.watch.unlinked()
 
     def _end_stream(self) -> None:
@@ -297,7 +302,7 @@ class PlainNode:
     def hear(self, connection: Connection, packet: Packet) -> None:
         if not self.is_up or self.link is not connection:
             return
-        self.answered_ms = self.world.now_ms
+        self.unanswered_since_ms = None
         if packet[0] == "role":
             self.heard = packet[1]
         elif packet[0] == "beat":
@@ -364,7 +369,7 @@ class PlainNode:
             now_ms = self.world.now_ms
             if self.watch.look(now_ms / 1000):
                 self._gone("silent")
-            elif self.link is not None and now_ms - self.answered_ms > PATIENCE_MS:
+            elif (since_ms := self.unanswered_since_ms) is not None and now_ms - since_ms > PATIENCE_MS:
                 self._drop_link()
             is_busy = self.change is not None and not self.change.is_done
             if self.phase == "asking" and now_ms > self.asks_until_ms and not is_busy:

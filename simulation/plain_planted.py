@@ -122,8 +122,8 @@ PLAIN_MUTANTS = (
         "A connection that died before anything was heard on it is never dialled again (was here once).",
         (
             NODE,
-            "            elif self.link is not None and now_ms - self.answered_ms > PATIENCE_MS:\n",
-            "            elif False:\n",
+            "(since_ms := self.unanswered_since_ms) is not None and now_ms - since_ms > PATIENCE_MS",
+            "False",
         ),
     ),
     _mutant(

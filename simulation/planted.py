@@ -54,6 +54,11 @@ _DISK = (
         (RAFT, "self._held.append((self._hard_state_number, receiver, message))", "self.say(receiver, message)"),
     ),
     _mutant(
+        "shown-before-its-term",
+        "Entries are shown when they are on the disk, and the term they were taken in is not (was here once).",
+        (RAFT, "return shown if self.is_term_saved else min(shown, self._shown_before_term)", "return shown"),
+    ),
+    _mutant(
         "ack-before-sync",
         "A follower acknowledges what is not on its disk.",
         (FOLLOWING, "return min(self._matched, self._raft.durable)", "return self._matched"),
@@ -71,7 +76,7 @@ _DISK = (
     _mutant(
         "shows-what-it-could-forget",
         "A node shows what its own disk does not have.",
-        (RAFT, "return min(self.commit, self.durable)", "return self.commit"),
+        (RAFT, "shown = min(self.commit, self.durable)", "shown = self.commit"),
     ),
     _mutant(
         "lost-disk-keeps-its-name",

@@ -89,7 +89,7 @@ class GroupState:
         lives = {life_of(member) for member in self.members.everybody if node_of(member) == node}
         change = Change(Kind(kind), node, int(expects), 0, other)
         with contextlib.suppress(CallerError):
-            self.membership.apply(change, self.count, self.members.voters, lives)
+            self.membership.apply(change, self.count, self.members.everybody, lives)
 
     def encode(self) -> bytes:
         cursors = ",".join(f"{cursor}={position}" for cursor, position in sorted(self.cursors.items()))

@@ -22,10 +22,12 @@ from holdfast.backup import format as backup_format
 from holdfast.backup.format import Manifest
 from holdfast.client import Client, connect
 from holdfast.client.api import Api
+from holdfast.client.connection import Request
 from holdfast.model.cluster import ClusterDescription
 from holdfast.model.errors import BackupDamaged, BackupUnusable, DiskFull, NotSupported, RemoteError
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import CursorDescription, CursorPosition
+from holdfast.model.transactions import CommitResult, Contents
 from holdfast.storage import directory, durable
 from tests.backup.brokers import (
     EVENTS,
@@ -115,12 +117,17 @@ async def test_writers_numbers_survive_so_that_a_commit_is_not_repeated(broker: 
         transaction = broker.transaction("nightly", number)
         await transaction.stage("totals", [f"{number} a", f"{number} b"])
         await transaction.commit()
+    holds = {"rows": 2, "checksum": 5, "source": 6}
+    body = msgspec.json.encode({"number": 0, "receipts": [], "contents": holds})
+    await broker._api.ask(Request("POST", "/v1/transactions/counted/commit", body), CommitResult)
     staged = await broker.transaction("nightly", 5).stage("totals", ["never committed"])
     made = await create(broker, tmp_path / "backup")
     assert made.messages == 10 and made.is_between_transactions
     await restore(tmp_path / "backup", tmp_path / "restored")
     async with serving(tmp_path / "restored") as again:
-        assert [(each.writer, each.last_number) for each in await again.writers()] == [("nightly", 4)]
+        counted, nightly = await again.writers()
+        assert (nightly.writer, nightly.last_number, nightly.contents) == ("nightly", 4, None)
+        assert counted.contents == Contents(**holds)
         repeated = await again.transaction("nightly", 4).commit([])
         assert repeated.duplicate and repeated.last_number == 4
         with pytest.raises(RemoteError) as refused:

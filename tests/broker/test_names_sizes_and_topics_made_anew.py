@@ -49,10 +49,11 @@ def test_no_topic_name_that_is_taken_leads_out_of_its_place(text: str) -> None:
     except BadTopicName as refused:
         assert refused.message.isprintable(), "what a client sent would tear up a line of ours"
         return
-    assert name == text and text.isascii() and text.isprintable()
-    assert (ROOM / name).resolve().parent == ROOM and (ROOM / name).name == name
-    assert len(name.encode()) + len(".processed") <= 255
-    assert not set(name) & set("|/\\ \0\n\r"), "it could not be a field of a line"
+    assert name == text and text.isprintable()
+    part = names.path_part(name)
+    assert (ROOM / part).resolve().parent == ROOM and (ROOM / part).name == part
+    assert len(part) + len(".processed") <= 255
+    assert not set(name) & set("|\0\n\r"), "it could not be a field of a line"
 
 
 @given(st.text(max_size=30) | pathlike | st.text("._-aZ9", max_size=210))
@@ -152,7 +153,7 @@ async def test_publish_with_an_id_is_taken_while_retention_deletes_what_is_being
 
     async def read_after_expiry(partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:
         monkeypatch.setattr(backend, "read", real)
-        assert backend.expire() > 0
+        assert await backend.expire() > 0
         return await real(partition, offset, bytes_max)
 
     monkeypatch.setattr(backend, "read", read_after_expiry)

@@ -289,7 +289,7 @@ async def test_follower_skips_what_expired_and_says_so(desk: Desk) -> None:
     desk.store.clock.now += 10_000
     for i in range(30, 33):
         await desk.broker.publish_values("t", [b"%d" % i]).offset
-    assert desk.store.running.expire() > 0
+    assert await desk.store.running.expire() > 0
     start, _ = desk.broker.partition_range("t", 0)
     values = await take(follower, 33 - start)
     assert [int(value.rstrip(b"\0")) for value in values] == list(range(start, 33))

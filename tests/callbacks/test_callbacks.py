@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.client import Receiver
 from tests.callbacks.receivers import DumbReceiver, listening, messages, payloads
 from tests.text.in_process.talk import PUBACK, SUBACK, UNSUBACK, Serving, serving, until
 
@@ -244,7 +245,7 @@ async def test_what_retention_took_before_it_was_delivered_is_counted(tmp_path: 
         (b"SUBSCRIBE_CALLBACK|orders", b"bad_command"),
         (b"SUBSCRIBE_CALLBACK|orders|nowhere", b"bad_value"),
         (b"SUBSCRIBE_CALLBACK|orders|127.0.0.1:99999", b"bad_value"),
-        (b"SUBSCRIBE_CALLBACK|or ders|127.0.0.1:9000", b"bad_topic"),
+        (b"SUBSCRIBE_CALLBACK|or,ders|127.0.0.1:9000", b"bad_topic"),
         (b"SUBSCRIBE_CALLBACK|orders|10.1.2.3:9000", b"callback_refused"),
         (b"SUBSCRIBE_CALLBACK|orders|127.0.0.1:80", b"callback_refused"),
         (b"UNSUBSCRIBE_CALLBACK|orders|127.0.0.1:9000", b"subscription_not_found"),
@@ -254,3 +255,36 @@ async def test_a_line_that_cannot_be_followed_is_answered_with_why(broker: Servi
     async with await broker.connect() as talk:
         assert (await talk.ask(line)).startswith(b"ERROR|" + code + b"|")
         assert await talk.is_usable()
+
+
+async def test_receiver_is_told_that_it_was_subscribed_and_removed_where_that_is_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path, callback_acks=True) as broker, DumbReceiver() as receiver:
+        async with await broker.connect() as talk:
+            assert await talk.ask(f"SUBSCRIBE_CALLBACK|orders|{receiver.address}".encode()) == SUBACK
+            assert await receiver.got(1) == [b"SUBACK|orders"]
+            await broker.publish(b"orders", payloads(2))
+            assert (await receiver.got(3))[1:] == messages("orders", 2)
+            await until_acknowledged(broker)
+            assert (await standing(broker))["state"] == "connected", "an ACK for such a line does no harm"
+            assert await talk.ask(f"UNSUBSCRIBE_CALLBACK|orders|{receiver.address}".encode()) == UNSUBACK
+            assert (await receiver.got(4))[3] == b"UNSUBACK|orders"
+        # Over HTTP, too.
+        await subscribe(broker, "orders", receiver.address, name="billing")
+        assert (await receiver.got(5))[4] == b"SUBACK|orders"
+
+
+async def test_subscription_of_a_receiver_that_cannot_be_told_is_made_all_the_same(tmp_path: Path) -> None:
+    async with serving(tmp_path, callback_acks=True) as broker:
+        receiver = DumbReceiver()
+        await subscribe(broker, "orders", receiver.address, name="billing")
+        await broker.publish(b"orders", payloads(1))
+        async with receiver:
+            assert (await receiver.got(1))[-1:] == messages("orders", 1)
+            await until_acknowledged(broker)
+
+
+async def test_receiver_of_the_client_passes_over_what_it_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, callback_acks=True) as broker, Receiver("127.0.0.1:0") as receiver:
+        await subscribe(broker, "orders", receiver.address, format="numbered")
+        await broker.publish(b"orders", payloads(3))
+        assert [(await receiver.get()).value for _ in range(3)] == payloads(3)

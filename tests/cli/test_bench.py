@@ -56,7 +56,7 @@ def test_table_for_people(broker: Broker) -> None:
         (("--size", "1MB"), "make --batch or --size smaller"),
         (("--window", "5"), "does not hold one request"),
         (("--text", "127.0.0.1:1"), "cannot connect to 127.0.0.1:1"),
-        (("--topic", "a b"), "[bad_topic]"),
+        (("--topic", "a,b"), "[bad_topic]"),
         (("--size", "900KiB", "--batch", "1", "--protocol", "http", "--topic", "x" * 201), "[bad_topic]"),
     ],
 )

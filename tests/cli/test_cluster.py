@@ -123,6 +123,12 @@ def test_partition_is_led_by_whom_one_says(whole: LocalCluster) -> None:
     assert moved == {"topic": "moved", "partition": 0, "leader": "n2"}
 
 
+def test_partition_of_a_topic_with_slashes_is_led_by_whom_one_says(whole: LocalCluster) -> None:
+    ok(whole, "topics", "create", "a/b/7", "--partitions", "2")
+    moved = ok(whole, "cluster", "transfer", "a/b/7/1", "--to", "n2", "--json").json
+    assert moved == {"topic": "a/b/7", "partition": 1, "leader": "n2"}
+
+
 def test_leaders_are_shown_with_the_topic(whole: LocalCluster) -> None:
     ok(whole, "topics", "create", "shown")
     whole.leader("shown")
@@ -136,7 +142,8 @@ def test_transfer_that_cannot_be_says_why(whole: LocalCluster) -> None:
     nobody = holdfast("cluster", "transfer", "stays", "--to", "n9", *server)
     assert nobody.code == 1 and "n9" in nobody.err
     assert holdfast("cluster", "transfer", "nowhere", "--to", "n1", *server).code == 1
-    for wrong in (("stays", "--control"), (), ("stays/x",)):
+    assert "stays/x" in holdfast("cluster", "transfer", "stays/x", "--to", "n1", *server).err
+    for wrong in (("stays", "--control"), (), ("",)):
         ended = holdfast("cluster", "transfer", *wrong, "--to", "n1", *server)
         assert ended.code == 2, ended
 

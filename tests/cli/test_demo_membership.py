@@ -145,12 +145,12 @@ def test_a_check_waits_and_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [check.holds for check in play._checks] == [False, False]
 
 
-def test_equal_dice_elect_nobody_and_others_do() -> None:
-    same = Duel({"n1": lambda sides: 3, "n2": lambda sides: 3})
+def test_equal_timeouts_elect_nobody_and_different_ones_do() -> None:
+    same = Duel({"n1": 700, "n2": 700})
     said = list(same.play(TICKS_MAX))
     assert same.leader is None and same.term >= 3
     assert {line.member for line in said if "REQUEST_TO_VOTE, term: 3" in line.text} == {"n1", "n2"}
-    other = Duel({"n1": lambda sides: 7, "n2": lambda sides: 3})
+    other = Duel({"n1": 900, "n2": 700})
     assert [line.text for line in other.play(TICKS_MAX)][-2:] == ["Be voted by n1", "New leader n2, term: 1"]
 
 

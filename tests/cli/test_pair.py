@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
+from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
 from tests.cli.program import Broker, Running, holdfast, until
 
@@ -61,6 +62,21 @@ def test_one_address_is_a_plain_broker(broker: Broker) -> None:
     assert (ended.code, ended.lines) == (0, [f"[{broker.text}] plain Hello | you", f"[{broker.text}] plain again"])
 
 
+def test_an_empty_address_stands_for_a_broker_that_there_is_not(tmp_path: Path) -> None:
+    port, ready = free_port(), tmp_path / "ready.json"
+    both = (f"localhost:{port}", "")
+    with Running("primary", str(port), "", "--memory", "--ready-file", str(ready)) as alone:
+        until(lambda: ready.exists() and bool(ready.read_text().strip()), "it serves")
+        with reading("topicA", *both, "--count", "1") as reader:
+            published = holdfast("publish", "topicA", "Hello", *both)
+            while published.code == 0 and reader.process.poll() is None:
+                published = holdfast("publish", "topicA", "Hello", *both)
+            ended = reader.ended()
+        assert published.code == 0, published
+        assert ended.lines == [f"[{both[0]}] topicA Hello"]
+        assert alone.end(signal.SIGTERM).code == 0
+
+
 def test_seeds_commands_survive_the_death_of_the_first_broker(two_brokers: tuple[Broker, Broker]) -> None:
     first, second = two_brokers
     both = (first.text, second.text)
@@ -101,7 +117,7 @@ def test_publisher_is_told_when_nobody_takes_its_message(own_broker: Broker) -> 
 def test_refused_message_is_exit_code_1_with_the_brokers_own_code(broker: Broker) -> None:
     ended = holdfast("publish", "big", "--whole", broker.text, "-", given=b"x" * 2_000_000)
     assert ended.code == 2 and "is no address" in ended.err, "an address stands behind the message"
-    ended = holdfast("publish", "big", "-", broker.text, "--whole", given=b"x" * 1_048_577)
+    ended = holdfast("publish", "big", "-", broker.text, "--whole", given=b"x" * (MESSAGE_BYTES_MAX + 1))
     assert ended.code == 1 and "[too_large]" in ended.err and "no message had been acknowledged" in ended.err
     ended = holdfast("publish", "big", "-", broker.text, "--whole", given=b"two\nlines")
     assert ended.code == 1 and "[bad_message]" in ended.err and "Traceback" not in ended.err
@@ -202,6 +218,9 @@ def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
         (("publish", "t", "x", "--retain", "5"), "for a pair"),
         (("publish", "t", "x", "--ack-timeout-ms", "5"), "for a pair"),
         (("subscribe", "t", "nowhere"), "is no address"),
+        (("subscribe", "t", ""), "the address is empty"),
+        (("publish", "t", "x", "", ""), "the address is empty"),
+        (("backup", "8081", ""), "a backup has a primary"),
         (("subscribe", "t", "a:1", "b:2", "c:3"), "3 addresses are too many"),
         (("subscribe", "t", "a:1", "--server", "b:1"), "not both"),
         (("subscribe", "t", "a:1", "--from", "earliest"), "--from needs --server"),

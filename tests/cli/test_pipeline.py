@@ -37,6 +37,7 @@ from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_s
 from holdfast.pipelines.insight_findings import Insight
 from holdfast.pipelines.recover_run import Recovered
 from holdfast.pipelines.streams import StreamRun
+from holdfast.recovery.backlog import Outcome
 from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
@@ -198,7 +199,7 @@ def test_what_messages_say_is_not_for_the_terminal(
         from_ms=0,
         until_ms=1000,
         asked_ms=1000,
-        totals={"messages": 1, "bytes": 1, "topics": 1, "dead": 0, "dead_share": 0.0},
+        totals={"messages": 1, "bytes": 1, "topics": 1, "dead": 0, "failed": 0, "dead_share": 0.0},
         topics=[],
         partitions=[],
         windows=[],
@@ -495,7 +496,7 @@ def test_figures_of_a_recovery_come_into_a_broker(
             pass
 
     done = Recovered()
-    done.add(2, {"orders": {"events": 5, "stored": 4, "duplicates": 1}}, 0, 0)
+    done.add(2, Outcome({"orders": {"events": 5, "stored": 4, "duplicates": 1}}, 0, 0))
     monkeypatch.setattr(frame, "running", lambda *_, **__: nullcontext((None, SimpleNamespace(tell=None, seconds=1.0))))
     monkeypatch.setattr(pipelines, "recover", lambda *_, **__: done)
     monkeypatch.setattr(streams, "Reports", Reports)
@@ -559,8 +560,7 @@ def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     row = {"topic": "orders", "messages": 10_000_000, "messages_per_s": 12_345.0, "messages_per_s_max": 99_999.0}
     row |= {"p50_bytes": 999_900, "p99_bytes": 999_900, "max_bytes": 999_900, "bytes": 999_900_000_000}
-    row |= {"keys": 1_000_000, "dead": 1_000_000, "dead_share": 0.1, "lag_max": 1_000_000}
-    key = {"topic": "orders", "rank": 1, "key": "k", "messages": 1, "bytes": 1, "share": 1e-6}
+    row |= {"keys": 1_000_000, "dead": 1_000_000, "failed": 1_000_000, "dead_share": 0.1, "lag_max": 1_000_000}
     found = Insight(
         window_ms=1000,
         from_ms=0,
@@ -572,7 +572,7 @@ def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
         windows=[],
         partition_windows=[],
         sizes=[],
-        hot_keys={"messages": [key, {**key, "rank": 2}], "bytes": []},
+        hot_keys={"messages": [], "bytes": []},
         errors=[],
         cursors=[],
     )
@@ -582,7 +582,7 @@ def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
     assert lines[0].split() == ["topic", "messages", "mean/s", "peak/s", "bytes", "lag"]
     assert lines[2].split() == ["topic", "p50", "p99", "max", "keys", "dead", "dead", "%"]
     assert [line for line in lines if "hot key" in line] == [
-        "hot key of orders: none, no key has more than one message"
+        "hot key of orders: none, no key has notably more messages than the others"
     ]
     assert told.err == "\r\033[K"
 

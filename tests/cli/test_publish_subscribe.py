@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from holdfast.cli.app import app
 from holdfast.cli.reading import Reader
 from holdfast.model.errors import RemoteError
+from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
 from tests.cli.program import Broker, holdfast, numbered, until
 
@@ -94,7 +95,7 @@ def test_refused_line_says_how_many_were_acknowledged_before(broker: Broker) -> 
         publishing.process.stdin.write(b"first\nsecond\n")
         publishing.process.stdin.flush()
         until(lambda: messages_in(broker, "refused") == 2, "the first lines are stored")
-        publishing.process.stdin.write(b"x" * 2_000_000 + b"\n")
+        publishing.process.stdin.write(b"x" * (MESSAGE_BYTES_MAX + 1) + b"\n")
         ended = publishing.ended()
     assert ended.code == 1
     assert "2 messages had been acknowledged before [too_large]" in ended.err
@@ -197,7 +198,7 @@ def test_wrong_input_is_a_clear_sentence(arguments: tuple[str, ...], said: str) 
 
 
 def test_bad_topic_name_is_told_with_its_code(broker: Broker) -> None:
-    ended = broker.run("publish", "a b", "x")
+    ended = broker.run("publish", "a,b", "x")
     assert ended.code == 1 and "[bad_topic]" in ended.err
 
 

@@ -127,9 +127,22 @@ def test_signal_between_an_answer_and_its_record_makes_no_message_up(
     assert [(line["sequence"], line["acknowledged"]) for line in lines(path)] == [(1, False)]
 
 
-def test_torn_line_is_cut_off_before_others_are_added(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("there", "kept"),
+    [
+        (b'{"id":"a"}\n{"id":"b', [b'{"id":"a"}']),
+        (b'{"id":"a"}\n{"id":"b"}', [b'{"id":"a"}', b'{"id":"b"}']),
+        (b'{"id":"a"}', [b'{"id":"a"}']),
+        (b"{", []),
+        (b"a note of mine", [b"a note of mine"]),
+        (b'{"id":"' + b"x" * 200_000, [b'{"id":"' + b"x" * 200_000]),
+        (b"", []),
+    ],
+    ids=["torn", "no newline", "one line", "brace", "a note", "long", "empty"],
+)
+def test_only_a_torn_line_is_cut_off_before_others_are_added(tmp_path: Path, there: bytes, kept: list[bytes]) -> None:
     path = tmp_path / "sent.ndjson"
-    path.write_bytes(b'{"id":"a"}\n{"id":"b')
+    path.write_bytes(there)
     with RecordFile(path) as file:
         file.write([{"id": "c"}])
-    assert [line["id"] for line in lines(path)] == ["a", "c"]
+    assert path.read_bytes().splitlines() == [*kept, b'{"id":"c"}']

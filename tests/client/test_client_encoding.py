@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,23 @@ def test_addresses_are_understood(url: str, expected: list[Address]) -> None:
 def test_a_mistyped_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError):
         parse_url(url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"key": 3}, "the key must be text or bytes, not int"),
+        ({"headers": {"n": 1}}, "the header 'n' must be text or bytes, not int"),
+    ],
+)
+def test_key_or_header_of_another_type_is_refused_in_words(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadMessage, match=said):
+        new_message("x", **arguments)
+
+
+def test_id_that_is_no_text_is_refused_in_words() -> None:
+    with pytest.raises(BadMessageId, match="must be text, not int"):
+        new_message("x", id=cast("str", 3))
 
 
 @pytest.mark.parametrize(

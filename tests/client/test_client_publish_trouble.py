@@ -304,3 +304,30 @@ async def test_many_that_are_refused_say_what_is_stored(monkeypatch: pytest.Monk
             await broker.publish_many("orders", [NewMessage(value=b"%d" % n, id=str(n)) for n in range(4)])
     assert caught.value.code == "too_large"
     assert [result is not None for result in caught.value.results] == [True, True, False, False]
+
+
+async def test_many_of_which_a_part_may_be_stored_are_not_sent_again_and_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that stored the first half of a batch says that nobody knows; sent again, that half is there twice."""
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
+    async with (
+        ScriptedServer(Script("store", (503, error("storage_failed")))).running() as server,
+        connect(server.address) as broker,
+    ):
+        with pytest.raises(PublishManyRefused) as caught:
+            await broker.publish_many("orders", [b"0", b"1", b"2", b"3"])
+    assert caught.value.outcome_unknown
+    assert [result is not None for result in caught.value.results] == [True, True, False, False]
+    assert batches_of(server) == [[b"0", b"1"], [b"2", b"3"]]
+
+
+async def test_many_say_that_a_part_may_be_stored_whichever_of_them_failed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 1)
+    script = Script((413, error("too_large")), (503, error("leader_changed")))
+    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+        with pytest.raises(PublishManyLost) as caught:
+            await broker.publish_many("orders", [b"0", b"1"])
+    assert caught.value.outcome_unknown

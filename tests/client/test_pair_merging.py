@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,13 +115,6 @@ def test_message_right_behind_the_answer_to_a_ping_is_not_thrown_away_with_it() 
     assert merge.duplicates == 0
 
 
-def test_ids_are_remembered_up_to_a_bound() -> None:
-    merge = Merge(1, seen_max=3)
-    merge.connected(0, 0.0)
-    come(merge, 0, 1, 2, 3, 4, 1, 4)
-    assert taken(merge) == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 1)]
-
-
 def test_topic_made_anew_may_use_its_ids_again() -> None:
     merge = Merge(1)
     merge.connected(0, 0.0)
@@ -171,3 +165,27 @@ def test_failovers_back_and_forth_give_each_message_once_and_in_order(
     got += [found for _, found in taken(merge, now)]
     got += [found for _, found in taken(merge, now + 1.0)]
     assert got == list(range(end))
+
+
+@pytest.mark.parametrize("form", ["5f0c91aa0b7d22e4-{}", "{:032x}+"], ids=["numbered", "random"])
+def test_a_long_split_is_delivered_once(form: str) -> None:
+    """Both sides take and deliver messages, and then one gives the other what only it had."""
+    count = 150_000
+    sides = [[form.format(number) for number in range(count)], [f"0-3-{number}" for number in range(count)]]
+    merge = pair()
+    for first in range(0, count, 1_000):
+        for broker, ids in enumerate(sides):
+            for message_id in ids[first : first + 1_000]:
+                merge.came(broker, Delivered(message_id, "t", b""), 0.0)
+            merge.lost(1 - broker)
+            while merge.next(0.0) is not None:
+                pass
+            merge.connected(1 - broker, 0.0)
+    assert merge.duplicates == 0
+    for message_id in sides[0]:
+        merge.came(1, Delivered(message_id, "t", b""), 0.0)
+    merge.came(1, Delivered("new", "t", b""), 0.0)
+    merge.lost(0)
+    found = merge.next(0.0)
+    assert found is not None and found[1].message_id == "new"
+    assert merge.duplicates == count

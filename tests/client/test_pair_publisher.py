@@ -188,7 +188,7 @@ async def test_port_of_something_else_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        ({"topic": "no/path", "value": b"x"}, "bad_topic"),
+        ({"topic": "no|field", "value": b"x"}, "bad_topic"),
         ({"topic": "t", "value": b"two\nlines"}, "bad_message"),
         ({"topic": "t", "value": b"a return at the end\r"}, "bad_message"),
         ({"topic": "t", "value": b"x", "id": "a|b"}, "bad_id"),

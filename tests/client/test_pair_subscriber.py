@@ -79,6 +79,56 @@ async def test_killed_primary_loses_nothing_and_repeats_nothing() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", [None, "billing"])
+async def test_subscriber_that_may_have_missed_messages_is_told(name: str | None) -> None:
+    """Both were away. With a name nothing is missed."""
+    changes: list[ConnectionChange] = []
+    async with (
+        fake_pair() as (primary, backup),
+        subscriber_for(primary, backup, name=name, on_change=changes.append) as subscriber,
+    ):
+        primary.deliver(*numbered(1, 1))
+        await take(subscriber, 1)
+        await primary.die()
+        await backup.die()
+        await until(lambda: len(changes) == 2, "both are lost")
+        assert [change.gap_s for change in changes] == [None, None]
+        await backup.start()
+        await until(lambda: len(changes) == 3, "one is there again")
+        if name is None:
+            assert changes[2].gap_s is not None and changes[2].gap_s > 0
+            assert "messages published meanwhile may be missing here" in str(changes[2])
+        else:
+            assert changes[2].gap_s is None
+            assert str(changes[2]) == f"connected to the broker at {backup.address}"
+
+
+async def test_subscriber_of_one_broker_is_told_that_it_was_away() -> None:
+    changes: list[ConnectionChange] = []
+    async with fake_pair() as (alone, _), subscriber_for(alone, on_change=changes.append):
+        alone.reset_connections()
+        await until(lambda: len(changes) == 2, "it is connected again")
+        assert changes[1].gap_s is not None
+
+
+async def test_subscriber_that_heard_the_other_broker_meanwhile_has_missed_nothing() -> None:
+    changes: list[ConnectionChange] = []
+    async with (
+        fake_pair() as (primary, backup),
+        subscriber_for(primary, backup, on_change=changes.append) as subscriber,
+    ):
+        for is_delivered in (True, False):
+            await primary.die()
+            await until(lambda: not changes[-1].is_connected if changes else False, "it is lost")
+            if is_delivered:
+                backup.deliver(*numbered(1, 1))
+                await take(subscriber, 1)
+            await primary.start()
+            await until(lambda: changes[-1].is_connected, "it is there again")
+            # Where nothing came of the other one, this one may have delivered it to others.
+            assert (changes[-1].gap_s is None) == is_delivered
+
+
 async def test_backups_messages_do_not_overtake_those_of_a_living_primary() -> None:
     async with fake_pair() as (primary, backup), subscriber_for(primary, backup) as subscriber:
         primary.answers_pings = False
@@ -199,7 +249,7 @@ async def test_closing_ends_the_iteration() -> None:
             await subscriber.get()
 
 
-@pytest.mark.parametrize(("topic", "name"), [("no/path", None), ("t", "no/path")])
+@pytest.mark.parametrize(("topic", "name"), [("no|field", None), ("t", "no/path")])
 def test_names_that_cannot_be_are_refused(topic: str, name: str | None) -> None:
     with pytest.raises(HoldfastError):
         PairSubscriber(topic, "localhost:8080", name=name)

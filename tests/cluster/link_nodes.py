@@ -98,6 +98,8 @@ class LinkNode:
     def on_heard(self, node: str) -> None:
         self.heard_at.setdefault(node, []).append(asyncio.get_running_loop().time())
 
+    def on_namesake(self, hello: Hello) -> None: ...
+
     def refusal(self, hello: Hello) -> str | None:
         return self.unwanted.get(hello.node)
 

@@ -12,6 +12,7 @@ from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.consensus.partner import PairSettings
+from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
@@ -29,8 +30,18 @@ class Nodes:
     """Nodes by name; those that run have a backend and a broker."""
 
     def __init__(
-        self, root: Path, count: int = 3, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT, is_pair: bool = False
+        self,
+        root: Path,
+        count: int = 3,
+        *,
+        segment_bytes: int = SEGMENT_BYTES_DEFAULT,
+        is_pair: bool = False,
+        elections: dict[str, ElectionSettings] | None = None,
     ) -> None:
+        # By node, where they are not the default ones.
+        self.elections = elections or {}
+        # By node, how far its clock is ahead of the others'.
+        self.ahead_ms: dict[str, int] = {}
         self.segment_bytes = segment_bytes
         self.is_pair = is_pair
         self.root = root
@@ -57,14 +68,19 @@ class Nodes:
     async def _start(self, name: str) -> None:
         host, _, port = self.addresses[name].partition(":")
         directory = DataDirectory.open(self.root / name, node=name, now_ms=now_ms())
+
+        def clock() -> TimestampMs:
+            return TimestampMs(now_ms() + self.ahead_ms.get(name, 0))
+
         backend = ClusterBackend(
             directory,
             sync=parse_sync_policy("group"),
-            now_ms=now_ms,
+            now_ms=clock,
             segment_bytes=self.segment_bytes,
             listen=(host, int(port)),
             peers=self.peers_of.get(name, self.addresses),
             join=self.join_of.get(name),
+            elections=self.elections.get(name, DEFAULT_ELECTIONS),
             pair=PairSettings(heartbeat_s=0.2, founds=name == "n1") if self.is_pair else None,
             on_fatal=lambda error: self.failed.append(name),
         )
@@ -75,7 +91,7 @@ class Nodes:
             directory.close()
             raise
         self.backends[name] = backend
-        self.brokers[name] = Broker(backend, now_ms=now_ms)
+        self.brokers[name] = Broker(backend, now_ms=clock, steady_ms=now_ms)
 
     async def stop(self, *names: str) -> None:
         for name in names or list(self.backends):

@@ -187,13 +187,14 @@ class Giver:
     def is_up(self, node: str) -> bool:
         return True
 
-    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview:
+    async def request(self, node: str, method: int, body: bytes, timeout_s: float, leads: object = None) -> memoryview:
         given = self._gives()
         return memoryview(encode(SnapshotReply("copy", len(given), given)))
 
 
 async def fetched(directory: Path, gives: Callable[[], bytes]) -> Path:
-    return await snapshots.fetch(Giver(gives), "n2", directory, lambda done, size: None)
+    incoming, _ = await snapshots.fetch(Giver(gives), "n2", directory, lambda done, size: None)
+    return incoming
 
 
 async def test_state_of_a_newer_build_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ async def test_new_cluster_can_do_everything_at_once_and_still_can_after_a_resta
     again.addresses = nodes.addresses
     await again.start()
     assert level_of(again) == {NEW}
-    assert {backend.neighbours._hello().facts["cluster_level"] for backend in again.backends.values()} == {str(NEW)}
+    assert {backend.neighbours.own_hello().facts["cluster_level"] for backend in again.backends.values()} == {str(NEW)}
     await again.stop()
 
 

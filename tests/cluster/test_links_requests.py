@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from holdfast.model.errors import (
     DamagedData,
     Internal,
+    LeaderChanged,
     OffsetOutOfRange,
     RemoteError,
     TooLarge,
@@ -100,13 +101,15 @@ async def test_bug_in_a_handler_is_logged_there_and_told_without_its_details() -
 
 
 @on_both_loops
-async def test_answer_that_is_too_large_is_refused() -> None:
+async def test_request_whose_answer_is_too_large_is_not_called_refused() -> None:
+    """It is done: whoever is told that it was refused does it again."""
+
     async def boast(node: str, method: int, body: memoryview) -> bytes:
         return bytes(peer.BODY_BYTES_MAX + 1)
 
     async with cluster(LinkNode("n1"), LinkNode("n2")) as (n1, n2):
         n2.answer = boast
-        with pytest.raises(TooLarge):
+        with pytest.raises(Internal, match="an answer that is too large"):
             await n1.links.request("n2", 1, b"", 10)
         with pytest.raises(TooLarge):
             await n1.links.request("n2", 1, bytes(peer.BODY_BYTES_MAX + 1), 10)
@@ -202,3 +205,40 @@ async def test_caller_that_asks_too_much_all_the_same_is_not_read() -> None:
         assert replies.count(b"done") == 5000
         writer.close()
         await writer.wait_closed()
+
+
+@on_both_loops
+async def test_request_to_a_leader_that_hangs_ends_when_another_node_leads() -> None:
+    asked, leads = asyncio.Event(), True
+
+    async def hang(node: str, method: int, body: memoryview) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        return b""
+
+    async with cluster(LinkNode("n1"), LinkNode("n2")) as (n1, n2):
+        n2.answer = hang
+        ends = asyncio.create_task(_text(n1.links.request("n2", 1, b"", 60, lambda: leads)))
+        waits = asyncio.create_task(_text(n1.links.request("n2", 1, b"", 60, lambda: True)))
+        await asked.wait()
+        leads = False
+        with pytest.raises(LeaderChanged):
+            await ends
+        # Its link is as it was, and nothing else is given up.
+        assert n1.links.is_up("n2") and not waits.done()
+        waits.cancel()
+
+
+@on_both_loops
+async def test_answer_of_a_leader_that_hands_over_is_still_heard() -> None:
+    leads = True
+
+    async def hand_over_and_answer(node: str, method: int, body: memoryview) -> bytes:
+        nonlocal leads
+        leads = False
+        await asyncio.sleep(0.05)
+        return b"stored"
+
+    async with cluster(LinkNode("n1"), LinkNode("n2")) as (n1, n2):
+        n2.answer = hand_over_and_answer
+        assert await _text(n1.links.request("n2", 1, b"", 60, lambda: leads)) == b"stored"

@@ -13,7 +13,9 @@ import pytest
 
 from holdfast.backends.cluster import peer_book, removal, requests, status
 from holdfast.backends.cluster.commands import NoteNode
+from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import JoinRequest, Method
+from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.membership import Place
 from holdfast.model.cluster import MembersDescription
 from holdfast.model.errors import ConfigError, DataDirectoryError, HoldfastError, NotSupported
@@ -419,3 +421,20 @@ async def test_pair_has_no_members_that_come_and_go(tmp_path: Path) -> None:
             await pair.backends["n1"].remove_member("n2")
     finally:
         await pair.stop()
+
+
+async def test_only_voter_with_a_learner_takes_messages_with_ids_after_a_restart(tmp_path: Path) -> None:
+    newcomer = ReplicaId("n2.1")
+
+    def partitions() -> list[Replica]:
+        return list(nodes.backends["n1"].topics_here.replicas.values())
+
+    async with cluster(tmp_path, 1) as nodes:
+        changes = [(each, each.raft.members._replace(learners=frozenset({newcomer}))) for each in partitions()]
+        nodes.backends["n1"].groups.change_members_now(changes)
+        await until(lambda: all(each.raft.commit >= each.raft.members_index for each in partitions()))
+        await nodes.stop("n1")
+        await nodes.start("n1")
+        assert all(newcomer in each.raft.members.learners for each in partitions())
+        published = await nodes.brokers["n1"].publish(ORDERS, [NewMessage(value=b"v", id="a")])
+        assert published[0].offset == Offset(0)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.broker.broker import Broker
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.queue_brokers import broker_ids, info_of
 from holdfast.model.errors import RequestOutdated
@@ -44,6 +46,30 @@ async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Pat
             other = await queues[nodes.another_than(name)].reads.read(9, "c", f"{name}:9")
             assert again is not None and other is not None and again.offset == other.offset
         assert [await each.reads.read(9, "c", None) for each in queues.values()] == [None, None, None]
+
+
+async def test_request_sent_to_two_nodes_at_the_same_time_makes_one_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Broker.create_topic
+    async with running(tmp_path) as nodes:
+        slow, fast, _ = nodes.brokers.values()
+        has_drawn, overtaken = asyncio.Event(), asyncio.Event()
+
+        async def overtaken_by_the_other_node(broker: Broker, *wanted: Any) -> Any:
+            if broker is slow:
+                has_drawn.set()
+                await overtaken.wait()
+            return await create(broker, *wanted)
+
+        monkeypatch.setattr(Broker, "create_topic", overtaken_by_the_other_node)
+        first = asyncio.ensure_future(Queues(slow, "slow").create("a:1"))
+        await has_drawn.wait()
+        assert await Queues(fast, "fast").create("a:1") == 1
+        overtaken.set()
+        assert await first == 1
+        queues = Queues(fast, "later")
+        assert [queues.ids(), await queues.create("a:1"), await queues.create("a:2")] == [[1], 1, 2]
 
 
 async def test_read_that_was_told_that_there_is_nothing_takes_nothing_when_it_arrives_late_elsewhere(

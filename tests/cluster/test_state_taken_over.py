@@ -13,10 +13,12 @@ import pytest
 
 from holdfast.backends.cluster import opening, snapshots
 from holdfast.backends.cluster.commands import NoteNode
+from holdfast.backends.cluster.configurations import Known
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.snapshots import SnapshotGiver
 from holdfast.backends.cluster.state import Loaded, NodeRow, StateStore, applied_row, node_row
 from holdfast.backends.cluster.topics import Topics
+from holdfast.consensus.members import Members, MembersAt
 from holdfast.model.ids import LogIndex, Offset, Term, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 from tests.cluster.nodes import Nodes, running, until
@@ -107,6 +109,10 @@ async def test_node_that_is_killed_while_it_takes_a_state_over_keeps_its_votes(
         await nodes.brokers["n3"].publish_values(MEANWHILE, [b"v"]).offset
 
 
+def founders_at(entry: LogIndex) -> Known:
+    return Known(entry, MembersAt(LogIndex(-1), Term(0), Members.of(["n1.1"])))
+
+
 class FromOne:
     """Asks one node, which is not asked by anybody else meanwhile unless a test does."""
 
@@ -116,7 +122,7 @@ class FromOne:
     def is_up(self, node: str) -> bool:
         return True
 
-    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview:
+    async def request(self, node: str, method: int, body: bytes, timeout_s: float, leads: object = None) -> memoryview:
         await asyncio.sleep(0.001)
         return memoryview(await self._giver.give(memoryview(body)))
 
@@ -130,7 +136,7 @@ async def test_two_nodes_that_were_away_do_not_keep_the_state_from_each_other(
     rows = [node_row(NodeRow(f"n{number}", "1", {"x": "y" * 1000})) for number in range(500)]
     await store.write([*rows, applied_row(LogIndex(7), Term(1))])
     base = LogIndex(7)
-    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: base)
+    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: base, founders_at)
     began = 0
 
     def copies() -> list[Path]:
@@ -143,7 +149,8 @@ async def test_two_nodes_that_were_away_do_not_keep_the_state_from_each_other(
 
         directory = tmp_path / str(number)
         directory.mkdir()
-        incoming = await snapshots.fetch(FromOne(giver), "n1", directory, count)
+        incoming, known = await snapshots.fetch(FromOne(giver), "n1", directory, count)
+        assert known is not None
         with contextlib.closing(sqlite3.connect(incoming)) as state:
             (applied,) = state.execute("SELECT log_index FROM applied").fetchone()
         return int(applied)
@@ -188,7 +195,7 @@ async def test_copy_of_the_state_that_nobody_waits_for_is_not_left_behind(
 ) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as state:
         state.execute("CREATE TABLE applied (log_index INTEGER)")
-    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: LogIndex(0))
+    giver = SnapshotGiver(tmp_path / "state.sqlite", lambda: LogIndex(0), founders_at)
     begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
     really_copy = giver._copy
 

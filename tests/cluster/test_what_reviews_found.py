@@ -21,6 +21,7 @@ from holdfast.consensus.messages import Message, VoteReply, VoteRequest
 from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound
 from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
 from holdfast.model.messages import NewMessage
+from holdfast.model.names import path_part
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
@@ -93,28 +94,33 @@ async def test_node_that_lost_a_log_does_not_help_to_forget_what_was_acknowledge
     await nodes.stop()
 
 
-async def test_damage_in_a_topic_that_the_state_had_not_heard_of_is_mended_from_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("topic", ["t", "../a/b"])
+async def test_damage_in_a_topic_that_the_state_had_not_heard_of_is_mended_from_the_others(
+    tmp_path: Path, topic: str
+) -> None:
     """A node that was killed just after a topic was made knows of it from the control log only."""
+    partition = PartitionId(TopicName(topic), 0)
     nodes = Nodes(tmp_path)
     await nodes.start()
-    await nodes.brokers["n1"].create_topic("t", TopicConfig())
+    await nodes.brokers["n1"].create_topic(topic, TopicConfig())
     values = [b"%d" % number * 20 for number in range(200)]
     for value in values:
-        await nodes.brokers["n1"].publish_values("t", [value]).offset
-    await until(lambda: nodes.backends["n3"].end_offset(T) == len(values))
+        await nodes.brokers["n1"].publish_values(topic, [value]).offset
+    await until(lambda: nodes.backends["n3"].end_offset(partition) == len(values))
     life = nodes.backends["n3"]._directory.life
     await nodes.stop("n3")
     with contextlib.closing(sqlite3.connect(tmp_path / "n3" / "state.sqlite", isolation_level=None)) as state:
         state.executescript("DELETE FROM topics; DELETE FROM nodes; UPDATE applied SET log_index = 0, term = 0;")
-    (segment,) = (tmp_path / "n3" / "topics" / "t" / "0").glob("*.log")
+    (segment,) = (tmp_path / "n3" / "topics" / path_part(topic) / "0").glob("*.log")
     content = bytearray(segment.read_bytes())
     content[len(content) // 3] ^= 0xFF
     segment.write_bytes(content)
     await nodes.start("n3")
     assert nodes.backends["n3"]._directory.life != life
-    assert list((tmp_path / "n3" / "damaged").iterdir()), "what was damaged is kept"
-    await until(lambda: nodes.backends["n3"].end_offset(T) == len(values))
-    messages, _ = await nodes.brokers["n3"].read("t", 0, Offset(0), len(values), 1 << 20)
+    (kept,) = (tmp_path / "n3" / "damaged").iterdir()
+    assert list(kept.glob("*.log")), "what was damaged is kept"
+    await until(lambda: nodes.backends["n3"].end_offset(partition) == len(values))
+    messages, _ = await nodes.brokers["n3"].read(topic, 0, Offset(0), len(values), 1 << 20)
     assert [message.value for message in messages] == values
     await nodes.stop()
 

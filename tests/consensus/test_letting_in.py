@@ -114,3 +114,14 @@ def test_nobody_counts_as_gone_or_joined_by_logs_that_may_be_old_nor_joined_whil
         assert proposed(is_current=True, is_well=True) is kind
         assert proposed(is_current=False, is_well=True) is None
         assert proposed(is_current=True, is_well=False) is (Kind.GONE if kind is Kind.GONE else None)
+
+
+def test_node_that_loses_its_disk_while_it_is_let_in_again_still_belongs_to_the_group() -> None:
+    group = Group(NAMES[:2])
+    group.raft.appended_members(Members.of(["n0.a", "n1.a"], ["n2.a"]))
+    group.raft.log_durable(LogIndex(1))
+    group.raft.step(NAMES[1], HeartbeatReply(Term(1), 0, LogIndex(1)))
+    letting_in = LettingIn({"n0": "a", "n1": "a", "n2": "b"}.get)
+    assert group.raft.leading is not None
+    step = letting_in.next_members(group.raft.leading, group.raft, wanted=("n0", "n1"))
+    assert step == Members.of(["n0.a", "n1.a"], ["n2.b"])

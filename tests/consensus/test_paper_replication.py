@@ -168,6 +168,18 @@ def test_match_is_told_when_its_term_is_durable_3_8() -> None:
     assert answers(raft.ready(), N1) == [reply_of(2, 2)]
 
 
+def test_entry_is_shown_when_its_term_is_durable_3_8() -> None:
+    raft = a_raft(N2, terms=[1])
+    raft.step(N1, append_of(1, (1, 1), commit=1))
+    assert raft.ready().commit == 1
+    raft.step(N3, append_of(2, (1, 1), entries_of(2), commit=2))
+    ready = raft.ready()
+    raft.log_durable(LogIndex(2))
+    assert raft.ready().commit == 1, "a crash would bring it back to term 1, where an older leader could cut the entry"
+    raft.saved(ready.hard_state_number)
+    assert raft.ready().commit == 2
+
+
 def test_a_heartbeats_answer_promises_no_more_than_an_appends_3_8() -> None:
     raft = a_raft(N2, terms=[1])
     raft.step(N1, append_of(2, (1, 1), entries_of(2)))

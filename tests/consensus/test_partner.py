@@ -46,6 +46,43 @@ def test_partner_that_is_silent_is_gone_after_its_misses_and_back_with_its_first
     assert not watch.heard(4.1)
 
 
+@pytest.mark.parametrize("misses", [1, 3])
+def test_a_partner_whose_answers_take_longer_now_and_then_is_not_gone(misses: int) -> None:
+    watch = PartnerWatch(SETTINGS._replace(misses=misses), 0.0)
+    watch.linked(0.0)
+    for tenth in range(1, 100):
+        beat, part = divmod(tenth, 10)
+        if part == 0:
+            watch.asked(float(beat))
+        assert not watch.look(tenth / 10 + 0.01)
+        if part == (4 if beat % 2 else 0):
+            watch.heard(tenth / 10 + 0.02)
+
+
+@pytest.mark.parametrize("misses", [1, 3])
+def test_a_partner_that_answers_no_more_is_gone_half_an_interval_after_the_last_heartbeat_it_may_miss(
+    misses: int,
+) -> None:
+    watch = PartnerWatch(SETTINGS._replace(misses=misses), 0.0)
+    watch.linked(0.0)
+    gone_at = None
+    for tenth in range(1, 60):
+        if tenth % 10 == 0:
+            watch.asked(tenth / 10)
+        if watch.look(tenth / 10):
+            gone_at = tenth
+    assert gone_at == misses * 10 + 6
+
+
+def test_a_partner_that_cannot_be_reached_to_be_asked_is_gone_after_its_misses() -> None:
+    watch = PartnerWatch(SETTINGS, 0.0)
+    watch.linked(0.0)
+    assert not watch.look(1.0)
+    watch.asked(1.0)
+    watch.unlinked()
+    assert [watch.look(at) for at in (1.5, 2.0, 2.5, 3.0, 3.5)] == [False, False, False, False, True]
+
+
 def test_one_that_stood_still_itself_does_not_blame_the_other() -> None:
     watch = PartnerWatch(SETTINGS, 0.0)
     watch.linked(0.0)

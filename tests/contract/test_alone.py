@@ -367,7 +367,7 @@ async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store:
     backend: ClusterBackend = store.running
     checking = asyncio.ensure_future(backend.verify())
     await asyncio.sleep(0)
-    assert backend.expire() > 0
+    assert await backend.expire() > 0
     await asyncio.wait_for(checking, 10)
 
 
@@ -385,10 +385,10 @@ async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: s
     backend: ClusterBackend = store.running
     async with asyncio.timeout(10):
         while segments_of(store)[0].name.startswith("0" * 20):
-            backend.expire()
+            await backend.expire()
             await asyncio.sleep(0.01)
         while backend.start_offset(T) < 40:  # the newest segment too, though nobody publishes any more
-            backend.expire()
+            await backend.expire()
             await asyncio.sleep(0.01)
     assert len(segments_of(store)) == 1
     await store.restart()
@@ -411,7 +411,7 @@ async def test_retention_keeps_what_a_reader_has_not_passed_for_as_long_as_it_is
 
     async def expired() -> int:
         before = -1
-        while before != (before := backend.start_offset(T)) or backend.expire():
+        while before != (before := backend.start_offset(T)) or await backend.expire():
             await asyncio.sleep(0.01)
         return backend.start_offset(T)
 
@@ -453,7 +453,7 @@ async def test_retention_does_not_stumble_over_a_topic_that_is_being_deleted(sto
     backend: ClusterBackend = store.running
     deleting = asyncio.ensure_future(backend.delete_topic(T.topic))
     while not deleting.done():
-        backend.expire()
+        await backend.expire()
         await asyncio.sleep(0)
     await deleting
 

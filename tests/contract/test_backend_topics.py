@@ -25,6 +25,26 @@ async def test_created_topic_is_there_after_a_restart_with_its_settings(store: S
         assert store.backend.end_offset(PartitionId(TopicName("orders"), number)) == 0
 
 
+UNUSUAL = ["sensors/kitchen/temperature", "../up", "grün ☃", "two words", "50%", 'say "hi"', "a\\b", "a:b"]
+
+
+async def test_topics_of_unusual_names_are_there_after_a_restart_and_can_be_deleted(store: Store) -> None:
+    partitions = [await store.create(name) for name in UNUSUAL]
+    for place, partition in enumerate(partitions):
+        await store.publish(partition, b"%d" % place)
+        await store.set_cursor(partition.topic, "reader", {0: 1})
+    await store.restart()
+    assert {topic.name for topic in store.backend.topics()} == set(UNUSUAL)
+    for place, partition in enumerate(partitions):
+        assert await store.read_all(partition) == {0: b"%d" % place}
+        assert store.cursor(partition.topic, "reader") is not None
+    for name in UNUSUAL[::2]:
+        await store.backend.delete_topic(TopicName(name))
+    await store.restart()
+    assert {topic.name for topic in store.backend.topics()} == set(UNUSUAL[1::2])
+    assert await store.publish(await store.create(UNUSUAL[0]), b"new") == 0
+
+
 async def test_topic_cannot_be_created_over_another(store: Store) -> None:
     t = await store.create("t", partitions=2)
     await store.publish(t, b"precious")

@@ -25,6 +25,7 @@ from holdfast.model.errors import (
     Unavailable,
 )
 from holdfast.model.ids import CursorName, Offset, TopicName
+from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.model.messages import StoredMessage
 from holdfast.model.topics import TopicConfig
 from tests.contract.stores import Store
@@ -123,6 +124,48 @@ async def test_request_makes_a_queue_that_was_not_finished_and_none_that_was_del
     assert [await queues.create("a:2"), await queues.create("b:1")] == [3, 2]
 
 
+async def test_request_sent_twice_at_the_same_time_makes_one_queue(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(store.running, PlainBackend):
+        pytest.skip("a plain pair replicates nothing but messages")
+    create, overtaken, tries = Broker.create_topic, asyncio.Event(), 0
+
+    async def overtaken_by_the_second(broker: Broker, *wanted: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            await overtaken.wait()
+        return await create(broker, *wanted)
+
+    monkeypatch.setattr(Broker, "create_topic", overtaken_by_the_second)
+    first = asyncio.ensure_future(queues_of(store, "one").create("a:1"))
+    while not tries:
+        await asyncio.sleep(0)
+    assert await queues_of(store, "other").create("a:1") == 1
+    overtaken.set()
+    assert await first == 1
+    assert queues_of(store, "later").ids() == [1]
+    assert await queues_of(store, "later").create("a:2") == 2
+
+
+async def test_topic_made_by_hand_under_a_number_that_a_request_has_drawn_is_not_taken_for_its_queue(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(store.running, PlainBackend):
+        pytest.skip("a plain pair replicates nothing but messages")
+    with monkeypatch.context() as patched:
+
+        async def failing(*_: object) -> None:
+            raise Unavailable("the node is gone before it made the topic")
+
+        patched.setattr(Broker, "create_topic", failing)
+        with pytest.raises(Unavailable):
+            await queues_of(store).create("a:1")
+    await store.create(topic_of(1))
+    assert [await queues_of(store, "later").create("a:1") for _ in range(2)] == [2, 2]
+
+
 async def test_message_of_a_topic_made_anew_is_not_given_for_one_of_the_topic_before(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +252,7 @@ async def test_what_is_wrong_changes_nothing(store: Store) -> None:
     with pytest.raises(QueueNotFound):
         await queues.reads.read(2, "c", None)
     with pytest.raises(TooLarge):
-        queues.append(1, b"x" * (1 << 21), None)
+        queues.append(1, b"x" * (MESSAGE_BYTES_MAX + 1), None)
     assert store.backend.topic(topic_of(2)) is None
     if store.partitions_most(2) == 2:
         await store.create("queue-9", partitions=2)

@@ -96,7 +96,7 @@ def check(broker: BrokerProcess, expected: dict[str, list[bytes]]) -> None:
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-@pytest.mark.parametrize("damage", ["garbage", "flipped bits", "cut", "missing"])
+@pytest.mark.parametrize("damage", ["garbage", "flipped bits", "a later SQLite", "cut", "missing"])
 def test_broker_starts_with_a_damaged_state_file_and_has_all_topics_and_messages(
     data: Path, damage: str, ending: str
 ) -> None:
@@ -117,6 +117,8 @@ def test_broker_starts_with_a_damaged_state_file_and_has_all_topics_and_messages
             spots = [*range(60), *range(64, 4096), *(page + i for page in pages for i in range(12))]
             for spot in rolled.sample(spots, rolled.choice([1, 5, 40])):
                 flip(state, spot, 1 << rolled.randrange(8))
+        elif damage == "a later SQLite":
+            flip(state, 18, 4)  # in the version that may write it
         elif damage == "cut":
             os.truncate(state, 700)
         else:

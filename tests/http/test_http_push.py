@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast.frontends.http import push as push_calls
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import NO_OFFSET
+from holdfast.model.limits import MESSAGE_BYTES_MAX
 
 
 def push(server: Client, *items: dict[str, Any] | bytes, expect: int = 201) -> Any:
@@ -52,6 +53,26 @@ def test_each_item_is_answered_in_order_and_stored_with_all_that_it_had(server: 
     assert (last["key"], last["value"]) == ("Default", '"text"')
     assert last["headers"] == {"transaction-id": results[2]["transaction_id"]}
     assert stored(server, "b")[0]["value"] == "null"
+
+
+def test_namespace_and_task_are_kept_and_given_back(server: Server) -> None:
+    push(
+        server,
+        {"queue": "q", "payload": 1, "transactionId": "t-1", "namespace": "sales", "task": "process"},
+        {"queue": "q", "payload": 2, "transactionId": "t-2", "namespace": "", "task": None},
+        {"queue": "q", "payload": 3, "transactionId": "t-3", "traceId": "trace", "task": "täglich"},
+    )
+    assert [each["headers"] for each in stored(server, "q")] == [
+        {"transaction-id": "t-1", "namespace": "sales", "task": "process"},
+        {"transaction-id": "t-2"},
+        {"transaction-id": "t-3", "trace-id": "trace", "task": "täglich"},
+    ]
+    popped = server.get("/api/v1/pop/queue/q?autoAck=true&batch=9").json["messages"]
+    assert [(each.get("namespace"), each.get("task")) for each in popped] == [
+        ("sales", "process"),
+        (None, None),
+        (None, "täglich"),
+    ]
 
 
 def test_transaction_is_taken_once_in_its_queue_and_partition(server: Server) -> None:
@@ -111,7 +132,7 @@ def test_payload_is_kept_byte_for_byte(shared_server: Server, payload: bytes) ->
 @pytest.mark.parametrize(
     ("item", "code", "names"),
     [
-        ({"queue": "bad name"}, "bad_topic", "items[1].queue"),
+        ({"queue": "bad,name"}, "bad_topic", "items[1].queue"),
         ({"queue": ""}, "bad_topic", "items[1].queue"),
         ({"queue": 7}, "bad_value", "items[1].queue"),
         ({}, "bad_value", "items[1]"),
@@ -122,8 +143,11 @@ def test_payload_is_kept_byte_for_byte(shared_server: Server, payload: bytes) ->
         ({"queue": "q", "transactionId": "\u001b[0m"}, "bad_value", "items[1].transactionId"),
         ({"queue": "q", "transactionId": 5}, "bad_value", "items[1].transactionId"),
         ({"queue": "q", "traceId": "t" * 300}, "bad_value", "items[1].traceId"),
+        ({"queue": "q", "namespace": "n" * 300}, "bad_value", "items[1].namespace"),
+        ({"queue": "q", "task": "a\tb"}, "bad_value", "items[1].task"),
+        ({"queue": "q", "task": 7}, "bad_value", "items[1].task"),
         ({"queue": "q", "transaction_id": "t"}, "bad_value", "items[1]"),
-        ({"queue": "q", "payload": "x" * (1 << 20)}, "too_large", "items[1].payload"),
+        ({"queue": "q", "payload": "x" * MESSAGE_BYTES_MAX}, "too_large", "items[1].payload"),
     ],
 )
 def test_bad_item_is_named_and_nothing_is_stored(

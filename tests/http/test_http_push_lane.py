@@ -48,7 +48,7 @@ def test_short_way_and_general_way_answer_the_same(server: Server) -> None:
         BODY % b"new",
         BODY % b"new",
         b'{"items": []}',
-        b'{"items": [{"queue": "bad name"}]}',
+        b'{"items": [{"queue": "bad,name"}]}',
         b'{"items": [{"queue": "q", "payload": NaN}]}',
         b'{"items": [{"queue": "q", "transactionId": "\\u0000"}]}',
         b'{"items": [{"queue": "a", "transactionId": "x"}, {"queue": "b", "transactionId": "x"}]}',

@@ -12,6 +12,8 @@ import pytest
 from http_server import JSON, Answer, Client, Server, answer_of
 from tests.support.broker_process import wait_until
 
+from holdfast.model.limits import MESSAGE_BYTES_MAX
+
 APPLY = {
     "/apply_create_queue": {"queue_id": 1},
     "/apply_append": {"message_id": 1, "queue_id": 1, "value": 5},
@@ -180,7 +182,7 @@ def test_short_and_general_way_answer_the_same(queue: QueueClient, server: Serve
         ("/append", b'{"queue_id":1,"value":', 400, "bad_json"),
         ("/append", b'{"queue_id":1,"value":' + b"[" * 5000 + b"]" * 5000 + b"}", 400, "bad_json"),
         ("/append", b'{"queue_id":1,"value":"\xff"}', 400, "bad_json"),
-        ("/append", {"queue_id": 1, "value": "x" * (1 << 20)}, 413, "too_large"),
+        ("/append", {"queue_id": 1, "value": "x" * MESSAGE_BYTES_MAX}, 413, "too_large"),
         ("/read", {"queue_id": 1}, 400, "bad_value"),
         ("/read", {"queue_id": 1, "client_id": 5}, 400, "bad_value"),
         ("/read", {"queue_id": 1, "client_id": ""}, 400, "bad_value"),

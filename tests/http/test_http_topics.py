@@ -74,7 +74,10 @@ def test_bad_topic_settings_say_which_field_is_wrong(server: Server) -> None:
         ([], "bad_value", "the body"),
         ({"topic": ""}, "bad_topic", "empty"),
         ({"topic": ".."}, "bad_topic", "'..'"),
-        ({"topic": "a/b"}, "bad_topic", "'a/b'"),
+        ({"topic": "a,b"}, "bad_topic", "'a,b'"),
+        ({"topic": " a"}, "bad_topic", "' a'"),
+        ({"topic": "a\nb"}, "bad_topic", "printable"),
+        ({"topic": "/" * 67}, "bad_topic", "201 characters where it is percent-encoded"),
         ({"topic": "x" * 201}, "bad_topic", "201"),
     ]:
         refused = server.call("POST", "/v1/topics", body)
@@ -85,20 +88,13 @@ def test_bad_topic_settings_say_which_field_is_wrong(server: Server) -> None:
 
 def test_name_in_a_path_can_never_become_another_path(server: Server) -> None:
     server.create("orders")
-    for name in (
-        "..%2F..%2Fetc",
-        "orders%2Fpartitions%2F0",
-        "%2e%2e",
-        "a%00b",
-        "%20",
-        "a%5Cb",
-        "{topic}",
-        "é".encode(),
-    ):
-        shown = name if isinstance(name, str) else "%C3%A9"
-        refused = server.get(f"/v1/topics/{shown}")
+    for name in ("%2e%2e", "a%00b", "%20", "a%7Cb", "a%2Cb", "%EF%BF%BD"):
+        refused = server.get(f"/v1/topics/{name}")
         assert (refused.status, refused.code) == (400, "bad_topic"), (name, refused)
-        assert server.call("DELETE", f"/v1/topics/{shown}").code == "bad_topic"
+        assert server.call("DELETE", f"/v1/topics/{name}").code == "bad_topic"
+    for name in ("..%2F..%2Fetc", "orders%2Fpartitions%2F0", "a%5Cb", "{topic}", "%C3%A9"):
+        refused = server.get(f"/v1/topics/{name}")
+        assert (refused.status, refused.code) == (404, "topic_not_found"), (name, refused)
     assert server.get("/v1/topics/%ff").code == "bad_value"
     assert server.call("POST", "/v1/topics//messages", {"messages": [{"value": "a"}]}).code == "not_found"
     assert server.get("/v1/topics/%6frders").json["topic"] == "orders"

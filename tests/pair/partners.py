@@ -13,7 +13,7 @@ from tests.support.broker_process import BrokerProcess, wait_until
 
 HEARTBEAT_MS = 100
 MISSES = 4
-_BEATS = {b"HEARTBEAT": b"HEARTBEAT_ACK\n", b"PING": b"PONG\n"}
+_BEATS = {b"HEARTBEAT": b"HEARTBEAT_ACK\n", b"PING||": b"PONG\n"}
 
 
 def confirming(line: bytes) -> bytes:

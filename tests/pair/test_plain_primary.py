@@ -122,8 +122,7 @@ def test_an_error_is_never_a_confirmation(tmp_path: Path, flags: tuple[str, ...]
 
 
 def test_a_backup_that_never_confirms_leaves_the_primary_alone_and_it_says_so(tmp_path: Path) -> None:
-    role_refused = b"ERROR|bad_command|what\n"
-    with Partner(silent, on_role=role_refused) as backup, plain(tmp_path, "primary", backup.address) as broker:
+    with Partner(silent) as backup, plain(tmp_path, "primary", backup.address) as broker:
         wait_until_in_step(broker)
         with broker.connect() as client:
             asked_s = time.monotonic()
@@ -136,6 +135,24 @@ def test_a_backup_that_never_confirms_leaves_the_primary_alone_and_it_says_so(tm
         assert [each[4] for each in backup.packets(b"REPLICATE", 4)] == [b"0", b"1", b"2", b"3"]
         assert broker.log().count("backup_does_not_confirm") == 1
         assert (status(broker)["is_alone"], status(broker)["partner_is_up"]) == (True, True)
+
+
+def test_a_backup_that_refuses_the_packet_of_ours_counts_as_soon_as_it_confirms(tmp_path: Path) -> None:
+    role_refused = b"ERROR|unknown packet type: ROLE\n"
+    with Partner(silent, on_role=role_refused) as backup, plain(tmp_path, "primary", backup.address) as broker:
+        wait_until_alone(broker)
+        with broker.connect() as client:
+            client.say(b"PUBLISH_ID|1|t|not waited for")
+            client.expect(PUBACK)
+            backup.packets(b"REPLICATE", 1)
+            assert status(broker)["is_alone"] is True
+            backup.say(b"REPLICATED|1")
+            wait_until_in_step(broker)
+            client.say(b"PUBLISH_ID|2|t|waited for")
+            backup.packets(b"REPLICATE", 2)
+            assert client.peek_lines() == []
+            backup.say(b"REPLICATED|2")
+            client.expect(PUBACK)
 
 
 def test_a_backup_that_hangs_is_given_up_after_the_misses(tmp_path: Path) -> None:

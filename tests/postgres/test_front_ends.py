@@ -12,7 +12,7 @@ import structlog
 from holdfast.node.left_behind import warn_of_a_log
 from tests.postgres.stores import query
 from tests.support.postgres import Server
-from tests.text.in_process.talk import PUBACK, serving, until
+from tests.text.in_process.talk import PUBACK, Serving, serving, until
 
 
 async def test_text_and_http_publish_and_read_the_same_messages(tmp_path: Path, url: str) -> None:
@@ -49,6 +49,24 @@ async def test_durable_subscriber_goes_on_at_another_broker(tmp_path: Path, url:
             assert await subscriber.line() == b"MESSAGE|orders|3"
             await one.publish(b"orders", [b"4"])
             assert await subscriber.line() == b"MESSAGE|orders|4"
+
+
+async def test_read_has_what_another_broker_acknowledged_before_it_began(tmp_path: Path, url: str) -> None:
+    path = "/v1/topics/orders/partitions/0/messages"
+
+    async def publish(broker: Serving, value: str) -> None:
+        await broker.http("POST", "/v1/topics/orders/messages", {"messages": [{"value": value}]})
+
+    async with serving(tmp_path / "one", store=url) as one, serving(tmp_path / "two", store=url, node="n2") as two:
+        # The reader's broker has cached what it stored itself, and has heard that there is more.
+        await publish(two, "a")
+        await publish(one, "b")
+        await until(lambda: two.end_offset("orders") == 2, "the other broker is heard of")
+        page = await two.http("GET", path)
+        assert ([each["value"] for each in page["messages"]], page["next_offset"]) == (["a", "b"], 2)
+
+        page = await two.http("GET", f"{path}?max=1")
+        assert ([each["value"] for each in page["messages"]], page["next_offset"]) == (["a"], 1)
 
 
 async def test_each_message_is_processed_once_while_brokers_come_and_go(tmp_path: Path, url: str) -> None:

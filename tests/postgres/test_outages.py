@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from holdfast.backends.postgres import writing
-from holdfast.frontends.text.subscription import LineCache
+from holdfast.frontends.text.line_cache import LineCache, Place
 from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.wire.text import DIALECTS
@@ -239,7 +239,8 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     reader = store.broker.follow("t", {0: Offset(1)})
     await store.publish(b"lost", b"lost, too")
     cache = LineCache(DIALECTS["standard"])
-    assert cache.lines("t", T.topic, await reader.next(1 << 20))[1] == 2
+    delivery = await reader.next(1 << 20)
+    assert cache.make(Place("t", None, 0, delivery.offset, delivery.cuts), delivery, 1 << 20).messages == 2
     waiting = asyncio.create_task(reader.next(1 << 20))
     await store.create("lost")
     for _ in range(40):  # a sequence is ahead of itself by 32
@@ -254,7 +255,7 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     assert [each.offset for each in await store.publish(b"b", b"c")] == [1, 2]
     assert [message.value for message in await store.read()] == [b"a", b"b", b"c"]
     delivery = await asyncio.wait_for(waiting, 10)
-    lines = cache.lines("t", T.topic, delivery)[0]
+    lines = cache.make(Place("t", None, 0, delivery.offset, delivery.cuts), delivery, 1 << 20).lines
     assert lines.count(b"|b\n") == 1 and b"lost" not in lines, "a live subscriber goes on with what is there now"
     assert len(skipped) == 1 and "lost 2 messages" in skipped[0]
     reader.close()

@@ -69,6 +69,21 @@ async def test_rows_of_a_push_show_its_ids_and_its_payload(tmp_path: Path, url: 
     assert [json.loads(row["payload"]) for row in rows] == [{"total": 42}, [1]]
 
 
+async def test_namespace_and_task_are_kept_and_given_back(tmp_path: Path, url: str) -> None:
+    items = [
+        {"queue": "orders", "payload": 1, "transactionId": "tx-1", "traceId": "tr-1", "namespace": "n", "task": "t"},
+        {"queue": "orders", "payload": 2, "transactionId": "tx-2"},
+    ]
+    async with serving(tmp_path, store=url) as broker:
+        await broker.http("POST", "/api/v1/push", {"items": items}, expect=201)
+        again = await broker.http("POST", "/api/v1/push", {"items": items}, expect=201)
+        assert [each["status"] for each in again] == ["duplicate"] * 2
+        popped = await broker.http("GET", "/api/v1/pop/queue/orders?autoAck=true&batch=9")
+        assert [(each.get("namespace"), each.get("task")) for each in popped["messages"]] == [("n", "t"), (None, None)]
+    rows = await query(url, 'SELECT transaction_id, trace_id FROM holdfast.queue_messages ORDER BY "offset"')
+    assert [tuple(row) for row in rows] == [("tx-1", "tr-1"), ("tx-2", None)]
+
+
 UUIDS = [f"0191e2cd-09aa-70ca-a04c-{number:012x}" for number in range(50)]
 
 

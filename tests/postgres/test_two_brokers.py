@@ -128,23 +128,27 @@ async def test_topics_are_known_and_gone_on_both(opened: Open) -> None:
 
 async def test_topic_that_is_deleted_while_it_is_looked_up_is_not_known_for_ever(opened: Open) -> None:
     one, two = await both(opened)
-    fetch = two.backend.database.fetch
+    database = two.backend.database
+    fetch, change = database.fetch, database.change
 
-    async def fetch_late(statement: str, *values: object) -> list[Any]:
+    async def change_late(statement: str, *values: object) -> list[Any]:
         if statement == sql("create_topic"):
-            two.backend.database.fetch = fetch  # type: ignore[method-assign]
+            database.change = change  # type: ignore[method-assign]
             await one.create()
             await asyncio.wait_for(two.backend.catch_up_cursors(), 5)
             two.backend.known.forget(one.backend.known.by_name[T.topic].id)  # as if it had not been heard of yet
-            two.backend.database.fetch = fetch_late  # type: ignore[method-assign]
+            database.fetch = fetch_late  # type: ignore[method-assign]
+        return await change(statement, *values)
+
+    async def fetch_late(statement: str, *values: object) -> list[Any]:
         found = await fetch(statement, *values)
         if statement == sql("partitions_of"):
             await one.backend.delete_topic(T.topic)
-            two.backend.database.fetch = fetch  # type: ignore[method-assign]
+            database.fetch = fetch  # type: ignore[method-assign]
             await asyncio.wait_for(two.backend.catch_up_cursors(), 5)
         return found
 
-    two.backend.database.fetch = fetch_late  # type: ignore[method-assign]
+    database.change = change_late  # type: ignore[method-assign]
     try:
         await two.create()
     except TopicExists:
@@ -368,3 +372,13 @@ async def test_two_brokers_of_one_name_are_told_and_a_restarted_one_is_not(
 
 def told(logs: Any) -> list[Any]:
     return [line for line in logs if line["event"] == "broker_name_taken"]
+
+
+async def test_place_of_a_callback_whose_topic_has_blanks_in_its_name_is_heard_of(opened: Open) -> None:
+    one, two = await both(opened)
+    await one.create()
+    await one.broker.publish_values("t", [b"0", b"1", b"2"]).offset
+    place = "callback:a  topic with blanks:name"
+    await one.broker.seek_cursor("t", place, 2)
+    await two.backend.catch_up_cursors()
+    assert two.broker.describe_cursor("t", place).partitions == one.broker.describe_cursor("t", place).partitions

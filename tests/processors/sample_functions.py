@@ -99,3 +99,30 @@ def counted(message: ProcessorMessage) -> bytes:
     if message.value.startswith(b"raise"):
         raise ValueError("as it was told")
     return message.value.upper()
+
+
+class SubclassOfBytes(bytes):
+    pass
+
+
+class Unprintable(Exception):
+    """An error for which every attempt to describe it fails."""
+
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise ValueError("no notes")
+
+
+def awkward(message: ProcessorMessage) -> bytes:
+    """Fails, or succeeds, in a way that is hard to report."""
+    verb = message.value.decode()
+    if verb == "half-a-pair":
+        raise ValueError("no customer \ud800")
+    if verb == "unprintable":
+        raise Unprintable
+    if verb == "subclass":
+        return SubclassOfBytes(b"made")
+    return message.value

@@ -23,7 +23,8 @@ from processor_helpers import (
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import COMMIT_MESSAGES_MAX, PROCESSOR_CURSOR
-from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.errors import BadCursorName, CursorNotFound
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
@@ -63,6 +64,34 @@ async def test_subscribers_get_the_processed_value_with_key_headers_and_id(
     assert list(first.headers) == [("trace", b"t"), ("holdfast-source-id", b"order-1")]
     assert (second.value, second.key, list(second.headers)) == (b"B", None, [])
     assert broker.backend.topic(TopicName("orders.processed.processed")) is None
+
+
+async def test_each_cursor_that_is_listed_can_be_looked_at(
+    broker: Broker, start_pool: StartPool, start_stage: StartStage
+) -> None:
+    """Also the processor's own, and one of a reader from before the topic had a processor."""
+    await broker.create_topic(ORDERS, TopicConfig())
+    await broker.backend.set_cursor(TopicName(ORDERS), CursorName("earlier"), {0: Offset(0)})
+    await start_stage(await start_pool("upper"))
+    await broker.publish(ORDERS, [NewMessage(value=b"a")])
+    await processed_up_to(broker, 1)
+    await broker.read_cursor(ORDERS, "reader", messages_max=10, bytes_max=1 << 20)
+    async with asyncio.timeout(20):
+        while len(broker.cursors()) < 3:
+            await asyncio.sleep(0.01)
+    listed = {(each.topic, each.name) for each in broker.cursors()}
+    assert listed == {("orders", PROCESSOR_CURSOR), ("orders", "earlier"), ("orders.processed", "reader")}
+    assert {(each.topic, each.name) for each in broker.cursors(ORDERS)} == listed
+    for topic, name in listed:
+        assert broker.describe_cursor(topic, name).name == name
+        found = broker.describe_cursor(ORDERS, name)
+        assert (found.topic, found.name) == (topic, name)
+    with pytest.raises(BadCursorName, match="where the processor of orders stands"):
+        await broker.delete_cursor(ORDERS, PROCESSOR_CURSOR)
+    await broker.delete_cursor(ORDERS, "earlier")
+    assert {each.name for each in broker.cursors()} == {PROCESSOR_CURSOR, "reader"}
+    with pytest.raises(CursorNotFound):
+        broker.describe_cursor(ORDERS, "nobody")
 
 
 async def test_what_a_processor_drops_is_not_delivered_and_not_seen_again(

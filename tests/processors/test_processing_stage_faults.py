@@ -27,7 +27,7 @@ async def test_messages_that_expired_before_they_were_processed_are_counted_and_
         await broker.backend.set_cursor(ORDERS, PROCESSOR_CURSOR, {0: Offset(0)})
         for number in range(40):
             await broker.publish(ORDERS, [NewMessage(value=b"%d " % number + b"x" * 1000)])
-        assert broker.backend.expire()  # type: ignore[attr-defined]
+        assert await broker.backend.expire()  # type: ignore[attr-defined]
         start, end = broker.partition_range(ORDERS, 0)
         assert 0 < start < end
         stage = ProcessingStage(broker, pool, handles=lambda name: True, log=log)

@@ -78,6 +78,29 @@ async def test_a_message_that_always_fails_is_given_up_after_the_attempts(
     assert await pool.run(message("fine")) == Transformed(b"fine")
 
 
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        ("half-a-pair", r"ValueError: no customer \\ud800 \(sample_functions.py:\d+\)"),
+        ("unprintable", "an error of the type Unprintable, which cannot be described"),
+    ],
+)
+async def test_dead_letter_gives_the_reason_also_for_an_error_whose_text_cannot_be_sent(
+    value: str, error: str, start_pool: StartPool, log: Recorder
+) -> None:
+    pool = await start_pool("awkward", attempts_max=1)
+    outcome = await pool.run(message(value))
+    assert isinstance(outcome, GaveUp)
+    assert re.fullmatch(error, outcome.error)
+    assert await pool.run(message("fine", 1)) == Transformed(b"fine")
+    assert (pool.stats.restarts, log.of("processor_restarted")) == (0, [])
+
+
+async def test_output_of_a_type_made_from_bytes_reaches_subscribers(start_pool: StartPool) -> None:
+    pool = await start_pool("awkward", attempts_max=1)
+    assert await pool.run(message("subclass")) == Transformed(b"made")
+
+
 async def test_a_function_that_hangs_is_killed_and_the_message_given_up(start_pool: StartPool) -> None:
     pool = await start_pool("moody", timeout_ms=300, attempts_max=2)
     before = set(pool.pids)

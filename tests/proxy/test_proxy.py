@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import pytest
 
@@ -50,17 +51,17 @@ def test_queues_and_topics_are_spread_over_groups_and_found_again_through_any_pr
         made = {each.ask("/create_queue", request_id="r:1")["queue_id"] for each in (proxy, other, proxy)}
         assert len(made) == 1
         # Topics.
-        names = [f"topic-{number}" for number in range(8)]
+        names = [f"topic-{number}" for number in range(4)] + [f"grün/{number} ☃" for number in range(4)]
         for place, name in enumerate(names):
             answer = (proxy, other)[place % 2].call(
-                "POST", f"/v1/topics/{name}/messages", {"messages": [{"value": name}]}
+                "POST", f"/v1/topics/{quote(name, safe='')}/messages", {"messages": [{"value": name}]}
             )
             assert answer.status == 200, answer
         listed = other.get("/v1/topics").json["topics"]
         assert {each["topic"] for each in listed} >= set(names)
         assert {each["group"] for each in listed if each["topic"] in names} == {"a", "b"}
         for name in names:
-            found = proxy.get(f"/v1/topics/{name}/partitions/0/messages").json["messages"]
+            found = proxy.get(f"/v1/topics/{quote(name, safe='')}/partitions/0/messages").json["messages"]
             assert [message["value"] for message in found] == [name]
         assert proxy.get("/v1/topics/nowhere").code == "topic_not_found"
         first = proxy.get(f"/v1/topics/queue-{ids[0]}/partitions/0/messages").json["messages"]
@@ -73,7 +74,7 @@ def test_queues_and_topics_are_spread_over_groups_and_found_again_through_any_pr
         assert (refused.status, refused.code) == (404, "queue_not_found")
     with proxying([*groups, "c=127.0.0.1:9"], patience_s=0.5) as more:
         for name in names:
-            assert more.get(f"/v1/topics/{name}").status == 200
+            assert more.get(f"/v1/topics/{quote(name, safe='')}").status == 200
         assert more.ask("/read", queue_id=ids[0], client_id="new")["message_id"] == 1
         fresh = more.call("POST", "/v1/topics/fresh/messages", {"messages": [{"value": "x"}]})
         assert (fresh.status, fresh.code) == (503, "no_group_answers")
@@ -123,6 +124,47 @@ def test_nothing_is_lost_or_doubled_when_a_node_behind_the_proxy_is_killed(group
         assert ready.status == 200 and ready.json["ready"]
         metrics = proxy.get("/metrics").body.decode()
         assert "holdfast_proxy_retries_total" in metrics and 'holdfast_proxy_node_up{group="g"' in metrics
+
+
+def test_listings_have_what_is_there_when_a_group_is_down_and_name_what_is_missing(group: Group) -> None:
+    a, b = group("a", 1), group("b", 1)
+    with proxying([f"a={a.addresses}", f"b={b.addresses}"]) as proxy:
+        ids = [proxy.ask("/create_queue")["queue_id"] for _ in range(4)]
+        for queue_id in ids:
+            proxy.ask("/append", queue_id=queue_id, value=1)
+            proxy.ask("/read", queue_id=queue_id, client_id="c")
+        slot = next(each.slot for each in proxy.running.groups if each.name == "a")
+        there = sorted(queue_id for queue_id in ids if queue_id % SLOTS == slot)
+        assert 0 < len(there) < len(ids)
+        assert "missing" not in proxy.ask("/get_all_queues")
+        for process in b.processes.values():
+            process.kill()
+        for path, field in (
+            ("/get_all_queues", "queue_ids"),
+            ("/get_all_messages", "messages"),
+            ("/get_all_pointers", "pointers"),
+        ):
+            for limit in ({}, {"limit": 1}):
+                found, after = [], {}
+                while True:
+                    page = proxy.ask(path, **limit, **after)
+                    found += page[field]
+                    missing = page.get("missing", [])
+                    if page.get("next") is None:
+                        break
+                    after = {"after": page["next"]}
+                listed = found if path == "/get_all_queues" else [each["queue_id"] for each in found]
+                assert sorted(listed) == there, (path, limit)
+                assert [each["group"] for each in missing] == ["b"] and "127.0.0.1" in missing[0]["problem"]
+        topics = proxy.get("/v1/topics").json
+        assert {each["group"] for each in topics["topics"]} == {"a"}
+        assert [each["group"] for each in topics["missing"]] == ["b"]
+        for process in a.processes.values():
+            process.kill()
+        for path in ("/get_all_queues", "/get_all_messages", "/get_all_pointers"):
+            answer = proxy.call("POST", path, {})
+            assert (answer.status, answer.code) == (503, "no_group_answers"), "nothing is there"
+        assert proxy.get("/v1/topics").status == 503
 
 
 def test_what_cannot_be_answered_says_why_and_nothing_hangs() -> None:

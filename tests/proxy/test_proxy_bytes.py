@@ -334,3 +334,21 @@ async def test_broker_remembers_all_readers_that_a_proxy_asks_for_at_once() -> N
         assert all(b" 200 OK" in each for each in found)
         names = {got.json["request_id"].rpartition(":")[0] for got in node.got}
     assert most == len(names) == AT_ONCE_MAX and AT_ONCE_MAX * 4 <= READERS_PER_CURSOR_MAX
+
+
+def test_value_that_the_proxy_sent_again_is_no_duplicate_of_its_client() -> None:
+    answered = 0
+
+    async def lose_the_first(got: Got, writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        answered += 1
+        if answered == 1:
+            writer.close()
+        else:
+            writer.write(answer(b'{"message_id":5,"duplicate":true}'))
+
+    with faking(lose_the_first) as node, proxying([f"g=127.0.0.1:{node.port}"]) as proxy:
+        assert proxy.ask("/append", queue_id=queue_of(proxy), value=1) == {"message_id": 5}
+        again = proxy.ask("/append", queue_id=queue_of(proxy), value=1, id="of the client")
+        assert again == {"message_id": 5, "duplicate": True}
+    assert answered == 3

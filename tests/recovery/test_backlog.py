@@ -14,17 +14,20 @@ import pytest
 from holdfast.backends.spill import events, files, inspecting
 from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
-from holdfast.backends.spill.log_target import LogTarget
+from holdfast.backends.spill.log_target import LogTarget, progress_path
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.recovery import backlog as module
-from holdfast.recovery.backlog import Backlog, Directories
+from holdfast.recovery.backlog import Backlog, Directories, Outcome
 from holdfast.recovery.errors import RecoveryChanged, RecoveryIncomplete, RecoveryUnsure
 from holdfast.wire import batch_builder
 
 NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for number in range(4)]
+
+
+OUTCOME = Outcome({"t": {"events": 10, "stored": 7, "duplicates": 3, "already_stored": 0}}, 0, 2)
 
 
 class Crash(BaseException):
@@ -116,7 +119,7 @@ def recover(directories: Sequence[str], ledger: MemoryLedger) -> int:
             seen = {each.path.name for path in directories for each in files.listed(Path(path))}
             assert not seen & {file.name for file in backlog.files}, "no broker finds them from here on"
             ledger.store(backlog)
-            opened.finish(backlog, ledger)
+            opened.finish(backlog, ledger, OUTCOME)
             count += 1
     return count
 
@@ -157,6 +160,28 @@ def test_every_crash_leaves_what_the_next_run_finishes(tmp_path: Path) -> None:
         found = sorted(path.name for path in root.rglob("*.buf*") if path.parent.name == "recovered")
         assert found == sorted(NAMES) and not list(root.rglob("recovery.json"))
         assert recover(directories, ledger) == 0
+
+
+def test_outcome_of_a_run_that_was_killed_late_is_told_by_the_next_one(tmp_path: Path) -> None:
+    """As soon as the store says that everything is stored, and until the last directory has no note any more."""
+    told = 0
+    for at in range(moments(tmp_path)):
+        root = tmp_path / f"crash-{at}"
+        directories, ledger = spilled(root), MemoryLedger()
+        with pytest.MonkeyPatch.context() as patch:
+            faulty(patch, ledger, Faults(at))
+            with pytest.raises(Crash):
+                recover(directories, ledger)
+        ledger.faults = Faults()
+        is_stored = 1 in ledger.numbers.values()
+        has_note = bool(list(root.rglob("recovery.json")))
+        with Directories(directories) as opened:
+            while (backlog := opened.next_backlog(ledger, "time", 1)) is not None:
+                ledger.store(backlog)
+                opened.finish(backlog, ledger, OUTCOME)
+            assert list(opened.stored_before) == [(len(NAMES), OUTCOME)] * (is_stored and has_note)
+        told += is_stored and has_note
+    assert told > 10
 
 
 def test_what_is_spilled_after_a_crash_is_a_recovery_of_its_own(tmp_path: Path) -> None:
@@ -250,6 +275,32 @@ def test_directory_that_is_no_spill_is_told_and_left_as_it_is(tmp_path: Path) ->
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "link",
+    [NAMES[1], f"{NAMES[1]}.tmp", f"failed/{NAMES[1]}", f"recovering/{NAMES[1]}", "failed", "recovering", "recovered"],
+)
+def test_file_that_a_link_leads_to_is_neither_copied_nor_moved_nor_added_to(tmp_path: Path, link: str) -> None:
+    """`failover_….buf` may lead to /etc/passwd."""
+    spill = tmp_path / "spill"
+    spill.mkdir()
+    (spill / NAMES[0]).write_bytes(b"a line\n")
+    outside = tmp_path / "outside"
+    if link.endswith((".buf", ".tmp")):
+        outside.write_bytes(b"root:x:0:0\n")
+    else:
+        outside.mkdir()
+    (spill / link).parent.mkdir(exist_ok=True)
+    (spill / link).symlink_to(outside)
+    before = {path: path.lstat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))}
+    with pytest.raises(DataDirectoryError, match="is a symbolic link"), Directories([str(spill)]):
+        pass
+    assert {path: path.lstat().st_mtime_ns for path in sorted(tmp_path.rglob("*"))} == before
+    # The directory itself may be where it likes.
+    (spill / link).unlink()
+    (tmp_path / "moved").symlink_to(spill)
+    assert recover([str(tmp_path / "moved")], MemoryLedger()) == 1
+
+
 def test_file_with_a_name_as_long_as_a_uuid_is_recovered(tmp_path: Path) -> None:
     name = "failover_019a8b08-c880-7000-8000-0000000000-0.buf"
     (tmp_path / name).write_bytes(b"a line\n")
@@ -282,6 +333,13 @@ async def test_lines_that_a_cluster_has_stored_of_any_kind_of_file_are_left_out(
         file = uuid4()
         await target.store(file, 3, [])
         assert module.noted_lines(file, tmp_path / f"{kind}_{file}.buf") == 3
+
+
+def test_damaged_note_of_stored_lines_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    file = uuid4()
+    progress_path(tmp_path, file).write_bytes(b'{"do')
+    with pytest.raises(DataDirectoryError, match="start its broker"):
+        module.noted_lines(file, tmp_path / f"failover_{file}.buf")
 
 
 def test_lines_that_only_a_database_can_tell_from_stored_ones_are_refused_before_anything_moves(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def random_log(dice: random.Random, topics: Sequence[str]) -> list[Message]:
 
 def _random_topic(dice: random.Random, topic: str, *, is_dead: bool) -> list[Message]:
     messages: list[Message] = []
+    favoured = dice.choice((1, 30))
     for partition in range(dice.randint(1, 3)):
         for offset in range(dice.randint(0, 12)):
             headers = [("h", b"x" * dice.randint(0, 5))] * dice.randint(0, 2)
@@ -42,7 +43,7 @@ def _random_topic(dice: random.Random, topic: str, *, is_dead: bool) -> list[Mes
                     + dice.choice((0, 1, 59_999, 60_000, 600_000))
                     + dice.randrange(60_000),
                     "id": dice.choice((f"{partition}-{offset}", f"mine/{offset}")),
-                    "key": dice.choice((None, b"a", b"b", b"\xff\x00", "schlüssel".encode())),
+                    "key": dice.choice((None, *[b"a"] * favoured, b"b", b"\xff\x00", "schlüssel".encode())),
                     "value": dice.choice((None, b"", b"v" * dice.randint(1, 40), b"w" * dice.randint(990, 120_000))),
                     "headers": headers if dice.random() < 0.8 else [],
                 }
@@ -96,12 +97,28 @@ def _summed(messages: list[Message]) -> dict[str, int]:
 
 
 def hot_keys(log: list[Message], topic: str, by: str, top: int) -> list[tuple[str, int]]:
+    keyed = [message for message in log if message["topic"] == topic and message["key"] is not None]
+    messages = Counter(message["key"] for message in keyed)
     counts: Counter[bytes] = Counter()
-    for message in log:
-        if message["topic"] == topic and message["key"] is not None:
-            counts[message["key"]] += 1 if by == "messages" else size(message)
-    ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:top]
+    for message in keyed:
+        counts[message["key"]] += 1 if by == "messages" else size(message)
+    largest = 1 if by == "messages" else max((size(message) for message in keyed), default=1)
+    hot = [
+        (key, count)
+        for key, count in counts.items()
+        if messages[key] > 1 and stands_out(count, counts.total(), len(counts), largest)
+    ]
+    ranked = sorted(hot, key=lambda each: (-each[1], each[0]))[:top]
     return [("0xff00" if key == b"\xff\x00" else key.decode(), count) for key, count in ranked]
+
+
+def stands_out(count: int, total: int, keys: int, largest: int) -> bool:
+    """Twice as much as others have on average, and by chance less than once in a hundred topics of so many keys."""
+    if keys == 1 or count == total:
+        return True
+    others = (total - count) / (keys - 1)
+    x, m = count / largest, others / largest
+    return count >= 2 * others and keys * math.exp(x - m - x * math.log(x / m)) < 0.01
 
 
 def even_keys(log: list[Message], topic: str) -> float | None:

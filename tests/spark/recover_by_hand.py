@@ -181,7 +181,7 @@ class Spills:
         elif kind == 2:
             text = good[: self._dice.randrange(len(good))]
         else:
-            text = self._line("no topic has blanks").text
+            text = self._line("no topic, has commas").text
         return Line(text, is_good=False)
 
     # --- what it comes to -------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def test_new_checkpoint_under_an_old_name_is_refused_each_time(name: Name, first
         refused(name, second, 0)
     name.write(first, 1)
     refused(name, second, 0)
-    name.write(first, 1, "the same again")
+    name.write(first, 1)
     name.write(first, 2)
     assert name.values() == [f"{first}/{batch}" for batch in range(3)]
 

@@ -8,9 +8,30 @@ from pyspark.sql.types import StructType
 from holdfast.model.errors import HoldfastError
 from holdfast.spark.options import Places, parse_options
 from holdfast.spark.schema import source_schema
-from holdfast.spark.sink_options import check_columns, parse_sink_options
+from holdfast.spark.sink_options import DeadMax, check_columns, is_dead_max, parse_sink_options
 
 NEEDED = {"servers": "127.0.0.1:8090", "subscribe": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("text", "dead", "messages", "is_allowed"),
+    [
+        ("0", 0, 5, True),
+        ("0", 1, 5, False),
+        ("5", 5, None, True),
+        ("5", 6, None, False),
+        ("5%", 10, 10, True),
+        ("5%", 11, 220, True),
+        ("5%", 11, 219, False),
+        ("0.5%", 50, 10_000, True),
+        ("0.5%", 51, 10_000, False),
+        ("100%", 50, 50, True),
+        ("5%", 10, None, True),
+        ("5%", 11, None, False),
+    ],
+)
+def test_so_many_dead_letters_a_batch_may_have(text: str, dead: int, messages: int | None, is_allowed: bool) -> None:
+    assert is_dead_max(text) and DeadMax("orders.dead", text).allows(dead, messages) is is_allowed
 
 
 def test_names_are_taken_in_any_case_and_addresses_in_every_form() -> None:
@@ -95,6 +116,9 @@ def test_options_of_the_sink_are_its_own() -> None:
         "writer": None,
         "broker_timeout_s": 120.0,
         "writer_batch": None,
+        "checkpoint": "/somewhere",
+        "is_stream": False,
+        "dead_max": None,
     }
     assert parse_sink_options({**given, "writer": "w", "writerBatch": "7"}).writer_batch == 7
     with pytest.raises(HoldfastError, match="there is no option subscribe; there are servers, topic, writer, writerB"):

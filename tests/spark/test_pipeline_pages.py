@@ -39,7 +39,14 @@ def insight(windows: int, window_ms: int) -> Insight:
     """Seven topics, of which one has no messages, with errors, hot keys and readers."""
     until_ms = FROM_MS + windows * window_ms
     sums: dict[str, Any] = {"bytes": 4_200_000, "headers": 100, "p50_bytes": 180, "p99_bytes": 40_000}
-    sums |= {"max_bytes": 1_000_000, "messages_per_s": 1234.5, "bytes_per_s": 70_000.0, "dead": 3, "dead_share": 0.003}
+    sums |= {
+        "max_bytes": 1_000_000,
+        "messages_per_s": 1234.5,
+        "bytes_per_s": 70_000.0,
+        "dead": 3,
+        "failed": 3,
+        "dead_share": 0.003,
+    }
     topics = [
         {"topic": name, "messages": 1000 * (6 - place), "keys": 9, "even_keys": 2.5, "messages_per_s_max": 9.0, **sums}
         for place, name in enumerate(TOPICS)

@@ -22,7 +22,7 @@ from chaos.recover_places import Stored, stored_in
 from holdfast.pipelines.recover_run import _Storing
 from holdfast.pipelines.recover_targets import BrokersTarget, PostgresTarget, Target
 from holdfast.recovery import blocks, lines, steps
-from holdfast.recovery.backlog import Directories
+from holdfast.recovery.backlog import Directories, Outcome
 from holdfast.recovery.lines import Places, Source
 from holdfast.testing import LocalCluster
 from tests.support.postgres import Server, database_for
@@ -68,7 +68,7 @@ def recover_alone(target: Target, directories: list[str], pause_s: float) -> Non
             storing = _Storing(target, backlog, paths, lambda _: time.sleep(pause_s))
             for _ in storing(iter(ordered.combine_chunks().to_batches())):
                 pass
-            opened.finish(backlog, ledger)
+            opened.finish(backlog, ledger, Outcome({}, 0, 0))
     finally:
         ledger.close()
 

@@ -83,6 +83,14 @@ def test_commit_that_does_not_get_through_fails_the_job() -> None:
     assert set(asked) == {"commit"}
 
 
+def test_batch_is_committed_through_a_broker_that_keeps_nothing_to_compare() -> None:
+    """One of an older version, while a cluster is upgraded."""
+    unknown = {"error": {"code": "bad_value", "message": "Object contains unknown field `contents`"}}
+    with broker_that_answers(first=(400, json.dumps(unknown).encode())) as (servers, asked):
+        StreamWriter(options(servers)).commit([Staged("query", 0, ["receipt"])], 0)
+    assert asked == ["commit", "commit"]
+
+
 def test_batch_without_tasks_has_nothing_to_commit() -> None:
     with broker_that_answers() as (servers, asked):
         StreamWriter(options(servers)).commit([], 3)

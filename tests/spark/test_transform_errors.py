@@ -47,6 +47,7 @@ def test_whatever_a_row_may_have_raised_is_told_with_its_class(text: str, words:
         f"{JOB}java.lang.OutOfMemoryError: Java heap space",
         f"{JOB}ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
         f"{JOB}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+        f"{JOB}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): Fatal Python error: A",
         f"{PYTHON}MemoryError",
         f"{PYTHON}numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 GiB",
         f"{PYTHON}holdfast.spark.errors.ConnectionLost: [connection_lost] nobody answers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -65,6 +66,83 @@ def test_exactly_the_rows_that_raise_are_dead_and_the_others_keep_their_order(
     assert [(row["topic"], row["value"]) for row in made] == expected
     dead = [said(row) for row in made if row["topic"] == "orders.dead"]
     assert [int(each["offset"]) for each in dead] == [offset for offset, bad in enumerate(is_bad) if bad]
+
+
+class Panic(BaseException):
+    """As PyO3's: what a library in Rust raises where it panics."""
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Wordless(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+
+class Panicking(Exception):
+    def __str__(self) -> str:
+        raise Panic("once more")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (Panic("index out of bounds"), b"Panic: index out of bounds"),
+        (SystemExit(2), b"SystemExit: 2"),
+        (asyncio.CancelledError(), b"CancelledError"),
+        (Speechless(), b"Speechless: its text cannot be made: ValueError"),
+        (Wordless(), b"Wordless: its text cannot be made: TypeError"),
+        (Panicking(), b"Panicking: its text cannot be made: Panic"),
+        (ValueError("half a pair: \ud83d"), b"ValueError: half a pair: ?"),
+        (BaseExceptionGroup("two", [Panic("a"), ValueError("b")]), b"BaseExceptionGroup: two (2 sub-exceptions)"),
+    ],
+    ids=lambda value: value.decode() if isinstance(value, bytes) else "",
+)
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_message_for_which_anything_is_raised_holds_up_no_other(
+    error: BaseException, told: bytes, is_stateful: bool
+) -> None:
+    def picky(given_batch: pa.RecordBatch) -> pa.RecordBatch:
+        if b"poison" in given_batch["value"].to_pylist():
+            raise error
+        return given_batch.select(["value"])
+
+    rows = [message(0), message(1, b"poison"), message(2)]
+    if is_stateful:
+        fold = Fold(lambda state, given_batch: (state, picky(given_batch)), RULES, None)
+        made = [row for table in fold.take(as_table(rows, has_windows=False)) for row in table.to_pylist()]
+    else:
+        made = run(picky, *rows)
+    assert [(row["topic"], row["value"]) for row in made] == [
+        ("made", b"0"),
+        ("orders.dead", b"poison"),
+        ("made", b"2"),
+    ]
+    assert said(made[1])["error"].startswith(told) and said(made[1])["offset"] == b"1"
+    assert said(made[1])["class"] == told.partition(b":")[0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_end_of_a_task_is_no_messages_fault(error: type[BaseException]) -> None:
+    def ended(_: pa.RecordBatch) -> None:
+        raise error
+
+    with pytest.raises(error):
+        run(ended, message(0))
+
+
+def test_memory_that_runs_out_is_told_with_the_place() -> None:
+    def large(given_batch: pa.RecordBatch) -> pa.RecordBatch:
+        if given_batch["offset"][0].as_py() == 4:
+            raise MemoryError
+        return given_batch.select(["value"])
+
+    rules = RULES._replace(batch_rows_max=2)
+    with pytest.raises(MemoryError, match="memory ran out at orders/0/4 to orders/0/5"):
+        run(large, *(message(offset) for offset in range(8)), rules=rules)
 
 
 def test_few_bad_rows_cost_few_calls() -> None:

@@ -12,6 +12,7 @@ from holdfast.backends.spill.ports import Batch
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished
+from holdfast.model.spill import Chunk, Others, Rank
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import push_batch, record_batch
 
@@ -85,7 +86,9 @@ class ModelTarget:
         await self.probe()
         return self._store.lines.get(file, 0)
 
-    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
+    async def store(
+        self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
+    ) -> int:
         def commit() -> None:
             assert number > self._store.lines.get(file, 0), "a stretch is stored once"
             self._store.take([(partition, push_batch.as_batch(batch)) for partition, batch in batches])
@@ -103,8 +106,18 @@ class ModelTarget:
     def announce(self, oldest_ms: int | None) -> None:
         """There are no others."""
 
-    async def horizon_ms(self) -> float:
-        return float("inf")
+    @property
+    def rank(self) -> Rank:
+        return "", ""
+
+    async def others(self, file: UUID) -> Others:
+        return Others(is_known=True)
+
+    async def offer(self, chunk: Chunk, lines: bytes, oldest_ms: int, done: int) -> None:
+        raise AssertionError("there is nobody to offer it to")
+
+    async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
+        raise AssertionError("nobody offers anything")
 
     async def held_up_by(self) -> str:
         return "nobody"

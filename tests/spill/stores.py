@@ -14,7 +14,7 @@ from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.broker import Broker
-from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import TopicConfig
 from tests.postgres.stores import now_ms
@@ -66,11 +66,17 @@ class Spilling:
 
 
 async def open_spilling(
-    url: str, directory: Path, node: str = "n1", *, timeout_s: float = 5.0, **settings: Any
+    url: str,
+    directory: Path,
+    node: str = "n1",
+    *,
+    timeout_s: float = 5.0,
+    clock: Callable[[], TimestampMs] = now_ms,
+    **settings: Any,
 ) -> Spilling:
     database = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, retry_s_max=0.1)
     await database.start()
-    spill = SpillBackend(database, database.replaying, SpillSettings(directory, **{**FAST, **settings}), now_ms=now_ms)
+    spill = SpillBackend(database, database.replaying, SpillSettings(directory, **{**FAST, **settings}), now_ms=clock)
     await spill.start()
     opened = Spilling(database, spill, Broker(spill, now_ms=now_ms))
     spill.create_with(partial(opened.broker.ensure_topic, is_promised=True))

@@ -12,7 +12,8 @@ from holdfast.backends.spill import batches, events, sums
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import Topic, TopicConfig
-from holdfast.wire import batch_builder, record_batch
+from holdfast.wire import batch_builder, push_batch, record_batch
+from holdfast.wire.push_batch import Pushed
 
 ORDERS = PartitionId(TopicName("orders"), 2)
 
@@ -63,6 +64,21 @@ def test_plain_values_come_back_as_they_were(given_values: list[bytes], is_chose
     assert not bad
     assert [event.value for event in read if event is not None] == given_values
     assert {(event.number, event.time, event.at) for event in read if event} == {(2 if is_chosen else None, 17, 18)}
+
+
+@pytest.mark.parametrize("name", ['say "hi"', "a\\b", "grün/☃"])
+def test_line_names_its_topic_whatever_that_is_called(name: str) -> None:
+    partition = PartitionId(TopicName(name), 0)
+    pushed = Pushed(["p"], [b"1"], ["019a0c11-7fe8-7000-8000-000000000000"], ["tx"], [None])
+    given_batches = [
+        batch_builder.build_values([b"1"], 17),
+        batch_builder.build_batch([NewMessage(value=b"1", key=b"k")], 17),
+        push_batch.build(pushed, 17),
+    ]
+    for batch in given_batches:
+        lines, _ = events.lines_of(partition, batch, 18)
+        [event], bad = events.events_of(lines)
+        assert not bad and event is not None and event.queue == json.loads(lines)["queue"] == name
 
 
 @given(st.lists(messages, min_size=1, max_size=8), st.integers(1, 3))

@@ -60,6 +60,20 @@ def test_doctor_tells_of_messages_that_wait_and_of_those_that_failed(
     assert "below" in found(doctor(str(tmp_path))[1])["spill_room_scarce"]
 
 
+def test_doctor_tells_of_messages_that_no_broker_stores_and_of_a_progress_file_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SPILL_FREE_BYTES_MIN", "0")
+    SpillDirectory.open(tmp_path / "spill").close()
+    left_by_a_broker(tmp_path / "spill" / "recovering", b"1", b"2")
+    (tmp_path / "spill" / "failover_x.progress").write_bytes(b'{"done":')
+    (tmp_path / "spill" / "failover_y.progress").write_bytes(b'{"done":3}')
+    code, report = doctor(str(tmp_path))
+    assert code == 1
+    assert found(report).keys() == {"spill_recovering", "spill_progress_damaged"}
+    assert found(report)["spill_recovering"] == "files: 1"
+
+
 def test_doctor_tells_of_a_spill_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, report = doctor(str(tmp_path), "--spill-dir", str(tmp_path / "file"))

@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from holdfast.backends.spill import appending, files, inspecting
+from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.last_lap import LastLap
 from holdfast.model.errors import StorageFailed, TopicNotFound
@@ -337,3 +338,22 @@ def test_number_of_an_earlier_process_is_not_taken_for_that_of_the_broker(tmp_pa
     (tmp_path / "spill" / "spill.lock").write_text("999999999\n")
     assert inspecting.owner(tmp_path / "spill") == 0, "somebody has it, and has not said yet who"
     directory.close()
+
+
+async def test_messages_that_wait_are_counted_from_the_first_moment_of_a_start(opened: Open, server: Server) -> None:
+    """A restart over a full spill does not look as if nothing waited."""
+    store = await opened(server.url, events_per_file=2)
+    await store.create()
+    server.kill()
+    for number in range(7):
+        await store.push(b"%d" % number)
+    await store.stop()
+    [first, *_] = store.spilled_files()
+    SpillDirectory(store.directory, None).note_failed(first, [BadLine(9, b"x", "refused")])
+    waiting = len(store.spilled_files())
+    await server.start()
+    again = await opened(server.url)
+    kept = again.spill.file_buffer()
+    assert (kept.pending, kept.failed, again.spill.replayer.file_count) == (7, 1, waiting)
+    await again.drained()
+    assert await again.values() == [b"%d" % number for number in range(7)]

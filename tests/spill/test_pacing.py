@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast.backends.spill import files
 from holdfast.backends.spill.pacing import Pacing
+from holdfast.model.spill import Others
 from tests.postgres.stores import open_store
 from tests.spill.conftest import Open
 from tests.spill.stores import until
@@ -116,12 +118,12 @@ async def test_behind_messages_that_wait_for_another_broker_nobody_waits_and_not
     await until(lambda: not store.database.database.is_up)
     await store.push(b"0")
     other.holding.spilled_since = 1
-    asked, horizon_ms, reads, read = 0, store.database.replaying.horizon_ms, 0, files.read_piece
+    asked, others, reads, read = 0, store.database.replaying.others, 0, files.read_piece
 
-    async def counted() -> float:
+    async def counted(file: UUID) -> Others:
         nonlocal asked
-        found = await horizon_ms()
-        asked += found == 1.0
+        found = await others(file)
+        asked += [spill.oldest_ms for spill in found.spills] == [1] and store.spill.replayer.is_held_up
         return found
 
     def reading(path: Path, position: int) -> bytes:
@@ -129,7 +131,7 @@ async def test_behind_messages_that_wait_for_another_broker_nobody_waits_and_not
         reads += 1
         return read(path, position)
 
-    monkeypatch.setattr(store.database.replaying, "horizon_ms", counted)
+    monkeypatch.setattr(store.database.replaying, "others", counted)
     await server.start()
     await until(lambda: asked > 3)
     monkeypatch.setattr(files, "read_piece", reading)

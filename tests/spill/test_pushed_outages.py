@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
 
+from holdfast.backends.spill import inspecting
 from holdfast.backends.spill.appending import Room
 from holdfast.broker import admit
 from holdfast.model.errors import DiskFull
-from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.push_ids import push_ids
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.stores import query
@@ -53,6 +55,25 @@ def expected(store: Spilling, queue: str, numbers: Sequence[int]) -> dict[int, l
     for number in numbers:
         found.setdefault(of_name[NAMES[number % len(NAMES)]], []).append(number)
     return dict(sorted(found.items()))
+
+
+async def test_namespace_and_task_of_a_push_survive_an_outage(opened: Open, server: Server) -> None:
+    store = await opened(server.url)
+    await store.create("t")
+    server.kill()
+    pushed = push_of(range(3))._replace(labels=[("sales", "process"), ("", ""), ("", "daily")])
+    [(places, fate)] = await store.broker.publish_pushed("t", pushed)
+    assert len(places) == 3 and not isinstance(fate, BaseException) and fate.buffered
+    told = [json.loads(line) for line in inspecting.exported(store.directory, "t")]
+    assert [(each["namespace"], each["task"]) for each in told] == [("sales", "process"), ("", ""), ("", "daily")]
+    await server.start()
+    await store.drained()
+    messages, _ = await store.broker.read("t", 0, Offset(0), 10, 1 << 20)
+    assert [{name: text for name, text in each.headers if name in ("namespace", "task")} for each in messages] == [
+        {"namespace": b"sales", "task": b"process"},
+        {},
+        {"task": b"daily"},
+    ]
 
 
 async def test_pushes_are_stored_once_and_in_order_wherever_storing_them_is_cut_off(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import DiskFull, StorageFailed
-from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.ids import Offset
 from holdfast.storage.segment import Segment
 from tests.support.logs import OpenLog
 from tests.support.mounts import fill, small_disk
@@ -88,7 +88,7 @@ def test_retention_makes_room_on_a_full_disk(full_disk: Path) -> None:
         for _ in range(20):
             opened.append(bytes(2_000), timestamp_ms=5_000)
     end = opened.log.synced_end
-    deleted = opened.log.expire(older_than_ms=TimestampMs(2_000), bytes_max=None, up_to=Offset(end))
+    deleted = opened.log.drop_below(Offset(end), renews=True)
     assert deleted > 0, "a full disk keeps retention from making room"
     assert opened.append_synced(b"fits again", timestamp_ms=5_000) >= end
     opened.close()

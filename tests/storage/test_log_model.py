@@ -229,7 +229,9 @@ class LogMachine(RuleBasedStateMachine):
     def expire(self, older_than_ms: int | None, bytes_max: int | None) -> None:
         before, acked_end = self.log.first_index, Offset(self._offset_behind(self.acked))
         limit = None if older_than_ms is None else TimestampMs(older_than_ms)
-        self.log.expire(older_than_ms=limit, bytes_max=bytes_max, up_to=acked_end, through_index=LogIndex(self.acked))
+        begin = self.log.expirable(older_than_ms=limit, bytes_max=bytes_max)
+        if begin > self.log.start_offset:
+            self.log.drop_below(min(begin, acked_end), through_index=LogIndex(self.acked), renews=True)
         first = self.log.first_index
         assert before <= first <= max(before, self.acked + 1), "retention took what was not committed yet"
         if older_than_ms is None and bytes_max is None:

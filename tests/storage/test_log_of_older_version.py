@@ -85,7 +85,7 @@ def test_term_before_a_segment_of_two_fields_comes_from_the_one_before(tmp_path:
     write_old_log(tmp_path / "log", with_indexes=True)
     opened = OpenLog(tmp_path / "log")
     assert [segment.previous_term for segment in opened.log.segments] == [0, 1, 1]
-    opened.log.expire(older_than_ms=None, bytes_max=1, up_to=Offset(30))
+    opened.log.drop_below(Offset(30))
     assert (opened.log.first_index, opened.log.previous_term) == (10, 1)
     opened.close()
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.model.errors import OffsetOutOfRange
-from holdfast.model.ids import Offset, TimestampMs
+from holdfast.model.ids import Offset, Term, TimestampMs
+from holdfast.model.messages import NewMessage
+from holdfast.storage import frames
+from holdfast.storage.log import PartitionLog
+from holdfast.wire.batch_builder import build_batch
 from tests.support.logs import OpenLog
 
 
@@ -22,7 +27,8 @@ def opened(tmp_path: Path) -> Iterator[OpenLog]:
 
 def expire(opened: OpenLog, *, older_than_ms: int | None = None, bytes_max: int | None = None, up_to: int) -> int:
     limit = None if older_than_ms is None else TimestampMs(older_than_ms)
-    return opened.log.expire(older_than_ms=limit, bytes_max=bytes_max, up_to=Offset(up_to))
+    begin = opened.log.expirable(older_than_ms=limit, bytes_max=bytes_max)
+    return opened.log.drop_below(min(begin, Offset(up_to)), renews=True)
 
 
 def test_old_segments_go_and_new_ones_stay(opened: OpenLog) -> None:
@@ -96,3 +102,23 @@ def test_no_retention_deletes_nothing(opened: OpenLog) -> None:
         opened.append_synced(b"%d" % number)
     assert expire(opened, up_to=5) == 0
     assert len(opened.served()[0]) == 5
+
+
+def test_ids_are_read_while_what_came_later_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process would end: a mapped file must not become shorter where it is looked at."""
+    log, _ = PartitionLog.open(tmp_path)
+    log.append(build_batch([NewMessage(value=b"x", id="stays")], 1000), Term(1))
+    size = log.active.size
+    log.append(build_batch([NewMessage(value=bytes(200_000), id="is cut off")], 1000), Term(1))
+    scan = frames.scan
+
+    def cut_meanwhile(data: memoryview, *arguments: Any, **options: Any) -> frames.Scan:
+        assert len(data) == size
+        log.truncate_from(log.last_index)
+        return scan(data, *arguments, **options)
+
+    monkeypatch.setattr(frames, "scan", cut_meanwhile)
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    assert [each.id for each in log.active.ids(directory, size, TimestampMs(0), 10)] == ["stays"]
+    os.close(directory)
+    log.close()

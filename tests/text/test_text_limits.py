@@ -25,6 +25,16 @@ def test_over_long_line_is_refused_and_ends_the_connection(broker: BrokerProcess
     assert topic not in broker.topics()
 
 
+def test_client_that_sends_on_reads_why_it_is_hung_up_on(broker: BrokerProcess, topic: str) -> None:
+    """It sends far more than the broker's machine takes without being read, and only then looks for an answer."""
+    with broker.connect() as client:
+        client.send(b"PUBLISH|%b|" % topic.encode() + b"x" * (16 * MIB))
+        client.expect_error("line_too_long")
+        client.wait_closed()
+    with broker.connect() as client:
+        assert client.ask(b"PING") == b"PONG"
+
+
 def test_publishes_before_an_over_long_line_are_answered_before_it_ends_the_connection(
     broker: BrokerProcess, topic: str
 ) -> None:

@@ -45,7 +45,7 @@ def test_mixed_lines_are_answered_in_their_order(broker: BrokerProcess, topic: s
             lines.append(b"ping")
             expected.append(b"PONG")
         elif kind == 6:
-            lines.append(b"PUBLISH|bad/name|x")
+            lines.append(b"PUBLISH|bad,name|x")
             expected.append(b"ERROR|bad_topic")
         else:
             lines.append(b"NONSENSE|%d" % i)

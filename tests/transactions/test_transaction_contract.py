@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 
+import msgspec
 import pytest
 
 from holdfast.model.errors import (
@@ -19,11 +20,12 @@ from holdfast.model.errors import (
     TransactionCommitted,
     WriterNotFound,
 )
-from holdfast.model.ids import Offset, PartitionId
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, WriterName
 from holdfast.model.messages import NewMessage
 from holdfast.model.names import DONE_CURSOR
+from holdfast.model.transactions import CONTENTS_BITS, Contents
 from holdfast.wire import record_batch, stamps
-from holdfast.wire.transactions import DECISIONS, STAGED, partition_of
+from holdfast.wire.transactions import DECISIONS, STAGED, Commit, decode_decision, encode_decision, partition_of
 from tests.transactions.desk import EXPIRY_MS, Desk, later
 
 
@@ -44,6 +46,44 @@ async def test_nothing_is_seen_before_the_commit_and_everything_after(desk: Desk
     assert await desk.values("u") == [b"e"]
     described = await desk.transactions.writer("w")
     assert (described.last_number, described.committed_ms) == (0, desk.store.clock())
+
+
+async def test_what_a_commit_holds_is_known_with_its_number(desk: Desk) -> None:
+    """So a writer that commits a number again learns whether that was the same."""
+    await desk.create()
+    largest = (1 << CONTENTS_BITS) - 1
+    for number, told in enumerate(
+        (
+            Contents(rows=0, checksum=0),
+            Contents(rows=5, checksum=largest, source=0),
+            Contents(rows=largest - 1, checksum=3, source=largest - 1),
+            Contents(rows=1, checksum=0),
+            None,
+            Contents(rows=2, checksum=1),
+        )
+    ):
+        staged = await desk.stage(number, b"x")
+        for again in (told, Contents(rows=9, checksum=9)):
+            result = await desk.transactions.commit("w", number, [staged.receipt], again)
+            assert result.contents == told
+        await desk.restart()
+        assert (await desk.transactions.writer("w")).contents == told
+    await desk.transactions.abort("w")
+    assert (await desk.transactions.writer("w")).contents == told
+
+
+def test_decisions_of_builds_with_and_without_contents_are_read_by_both() -> None:
+    class Before(msgspec.Struct, array_like=True, frozen=True, tag=1):
+        writer: str
+        number: int
+        decided_ms: int
+        targets: list[object]
+        parts: list[object]
+
+    now = Commit(WriterName("w"), 7, TimestampMs(1), [], [], Contents(rows=1, checksum=2))
+    before = Before("w", 7, 1, [], [])
+    assert msgspec.msgpack.decode(encode_decision(now), type=Before) == before
+    assert decode_decision(msgspec.msgpack.encode(before)) == Commit(WriterName("w"), 7, TimestampMs(1), [], [])
 
 
 async def test_only_the_attempts_that_are_named_are_committed(desk: Desk) -> None:

@@ -13,16 +13,16 @@ import pytest_asyncio
 
 from holdfast.broker.stamped import StampedAppends
 from holdfast.model.errors import DamagedData, LeaderChanged, StagedExpired, StagingFull, TooLarge, TooManyWriters
-from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
+from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName, WriterName
 from holdfast.model.limits import BATCHES_PER_STAGE_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.model.names import DONE_CURSOR
 from holdfast.model.topics import TopicConfig
-from holdfast.model.transactions import StageReceipt
+from holdfast.model.transactions import CONTENTS_BITS, Contents, StageReceipt
 from holdfast.transactions import copying, staging
 from holdfast.transactions.coordinator import Coordinator
 from holdfast.transactions.copying import Copying
-from holdfast.transactions.writers import Writers
+from holdfast.transactions.writers import Writers, restored
 from holdfast.wire import record_batch
 from holdfast.wire.transactions import (
     DECISIONS,
@@ -162,7 +162,7 @@ async def test_commit_goes_on_where_retention_took_what_it_had_stored(
         if calls == 4:
             for _ in range(2):
                 await desk.broker.publish("t", [NewMessage(value=b"y" * 5000)])
-            desk.store.backend.expire()
+            await desk.store.backend.expire()
             assert desk.store.backend.start_offset(partition) > 0
             self._known.clear()  # as a new leader that knows nothing yet
             raise LeaderChanged("the leader changed")
@@ -348,6 +348,21 @@ async def test_what_was_noted_of_lost_decisions_is_taken_back(either: Desk) -> N
     assert not (await desk.commit(2, await desk.stage(2, b"two"))).duplicate
     assert not (await desk.commit(0, await desk.stage(0, b"three", writer=OTHER), writer=OTHER)).duplicate
     assert await desk.values() == [b"zero", b"one", b"two", b"three"]
+
+
+async def test_what_a_lost_decision_holds_is_not_taken_for_what_the_next_one_holds(either: Desk) -> None:
+    desk = either
+    await desk.create()
+    await desk.transactions.commit("w", 0, [(await desk.stage(0, b"zero")).receipt], Contents(rows=1, checksum=1))
+    lost = restored(WriterName("w"), 3, 0, 1, Contents(rows=77, checksum=(1 << CONTENTS_BITS) - 1, source=7))
+    positions = {place: Offset(position) for place, position in lost[1].items()}
+    await desk.store.backend.set_cursor(DECISIONS, lost[0], positions, only_forward=True)
+    await desk.restart()
+    await until(lambda: any(event == "transaction_notes_taken_back" for event, _ in desk.events))
+    assert (await desk.transactions.writer("w")).contents is None
+    told = Contents(rows=1, checksum=2)
+    receipt = await desk.stage(4, b"four")
+    assert (await desk.transactions.commit("w", 4, [receipt.receipt], told)).contents == told
 
 
 async def test_floor_is_where_the_target_ends_also_for_a_node_that_is_behind(

@@ -28,7 +28,7 @@ async def expire(backend: Any) -> None:
     if hasattr(backend, "retention"):
         await backend.retention.expire()
     else:
-        backend.expire()
+        await backend.expire()
 
 
 async def test_what_is_done_with_is_deleted_and_what_may_be_committed_stays(desk: Desk) -> None:

@@ -248,7 +248,7 @@ def test_reasons_are_short_and_printable() -> None:
 ALL_ERRORS = [
     found
     for found in (*vars(errors).values(), *vars(member_errors).values())
-    if isinstance(found, type) and issubclass(found, HoldfastError) and found is not RemoteError
+    if isinstance(found, type) and issubclass(found, HoldfastError) and not issubclass(found, RemoteError)
 ]
 
 

@@ -54,9 +54,12 @@ def test_bare_packets_have_neither_id_nor_number_whatever_is_in_them(value: byte
     assert parse_packet(clear_line("t", value)[:-1], is_bare=True) == Clear("t", value)
 
 
-def test_without_a_number_in_the_third_field_it_is_bare() -> None:
-    assert parse_packet(b"REPLICATE|t|a|b|c", is_bare=False) == Replicate(None, None, "t", b"a|b|c")
-    assert parse_packet(b"replicate|t|x", is_bare=False) == Replicate(None, None, "t", b"x")
+@pytest.mark.parametrize(
+    "line", [b"REPLICATE|x|notanumber|t|p", b"REPLICATE|t|a|b|c", b"REPLICATE|x|-1|t|p", b"replicate|t|x"]
+)
+def test_a_number_that_is_none_does_not_make_a_topic_of_an_id(line: bytes) -> None:
+    with pytest.raises(BadCommand):
+        parse_packet(line, is_bare=False)
 
 
 @given(

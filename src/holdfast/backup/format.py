@@ -49,6 +49,7 @@ from holdfast.model.errors import BackupDamaged, BackupUnusable, HoldfastError
 from holdfast.model.ids import CursorName, TopicName
 from holdfast.model.limits import MIB, NUMBER_MAX
 from holdfast.model.topics import TopicConfig
+from holdfast.model.transactions import Contents
 from holdfast.storage.durable import replace_file, sync_directory
 
 FORMAT: Final = 1
@@ -122,6 +123,7 @@ class WriterBackup(msgspec.Struct, frozen=True, kw_only=True):
     writer: str
     last_number: Number
     committed_ms: Number
+    contents: Contents | None = None
 
 
 class SubscriptionBackup(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +201,7 @@ class _Head(msgspec.Struct):
 
 
 def partition_directory(topic: TopicBackup, partition: int) -> Path:
-    return Path(TOPICS) / f"{names.topic_name(topic.topic)}@{topic.created_ms}" / str(partition)
+    return Path(TOPICS) / f"{names.path_part(names.topic_name(topic.topic))}@{topic.created_ms}" / str(partition)
 
 
 def file_name(topic: TopicBackup, partition: int, first: int) -> str:

@@ -109,7 +109,12 @@ async def plan(
             if each.topic in names
         ],
         writers=[
-            WriterBackup(writer=each.writer, last_number=each.last_number, committed_ms=each.committed_ms or 0)
+            WriterBackup(
+                writer=each.writer,
+                last_number=each.last_number,
+                committed_ms=each.committed_ms or 0,
+                contents=each.contents,
+            )
             for each in earlier.writers
             if each.last_number is not None
         ],

@@ -313,9 +313,9 @@ class _Restoration:
             rows += _cursor(DECISIONS, DONE_CURSOR, decided)
         for each in self._manifest.writers:
             decision = decided[partition_of(WriterName(each.writer))] - 1
-            rows += _cursor(
-                DECISIONS, *writers.restored(WriterName(each.writer), each.last_number, each.committed_ms, decision)
-            )
+            name = WriterName(each.writer)
+            restored = writers.restored(name, each.last_number, each.committed_ms, decision, each.contents)
+            rows += _cursor(DECISIONS, *restored)
         if self._manifest.next_queue_number > 1:
             rows += _cursor(NUMBERS, LAST_NUMBER, {0: self._manifest.next_queue_number})
         rows += [

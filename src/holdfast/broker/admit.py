@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from holdfast.model import names
 from holdfast.model.errors import BadMessage, PartitionNotFound, TooLarge
@@ -17,7 +18,7 @@ from holdfast.wire.record_batch import ID_HEADER
 # A record's fields around key, value and headers, at their longest.
 _RECORD_OVERHEAD_BYTES = 40
 # A pushed record's fields, and the names of its headers.
-_PUSHED_OVERHEAD_BYTES = 100
+_PUSHED_OVERHEAD_BYTES = 120
 # The header that carries an id, without the id.
 _ID_OVERHEAD_BYTES = len(ID_HEADER) + 10
 
@@ -68,7 +69,8 @@ def check_pushed(pushed: Pushed, message_bytes_max: int) -> None:
     if len(pushed.names) > MESSAGES_PER_BATCH_MAX:
         raise TooLarge(f"{len(pushed.names)} messages at once; send at most {MESSAGES_PER_BATCH_MAX} in one request")
     values = list(map(len, pushed.values))
-    texts = (pushed.names, pushed.ids, pushed.transaction_ids, filter(None, pushed.trace_ids))
+    labels = chain.from_iterable(pushed.labels or ())
+    texts = (pushed.names, pushed.ids, pushed.transaction_ids, filter(None, pushed.trace_ids), labels)
     around = sum(len("".join(column).encode()) for column in texts)
     total = sum(values) + around + _PUSHED_OVERHEAD_BYTES * len(values)
     _check_sizes(max(values), total, message_bytes_max)

@@ -18,7 +18,7 @@ from holdfast.model.cluster import ClusterDescription, GroupDescription, Members
 from holdfast.model.draws import Draw, Drawn
 from holdfast.model.errors import NotSupported
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.messages import BatchPublished
+from holdfast.model.messages import BatchPublished, StoredId
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 
 Unwatch = Callable[[], None]
@@ -91,7 +91,8 @@ class Backend(Protocol):
         """Have the node that leads the partition publish a batch, with all that belongs to it, dedupe included.
 
         In the order of the calls as far as no leader is lost; waits a while for a leader. With ids it is sent
-        again where its fate is unknown. Raises like `append`. A pushed batch carries its columns (`wire.push_batch`):
+        again where its fate is unknown. Raises like `append`. If the future is cancelled, a batch that was not sent yet
+        is not sent any more. A pushed batch carries its columns (`wire.push_batch`):
         who hands it on as it is saves the store work; whoever encodes or keeps it takes its bytes.
         """
         ...
@@ -149,6 +150,20 @@ class Backend(Protocol):
         """The first offset whose batch holds a message of that time or later; the end if there is none."""
         ...
 
+    async def time_ms(self, partition: PartitionId) -> TimestampMs:
+        """What time it is, to say how old something in there is: where several nodes have it, no single clock decides.
+
+        Raises `NoQuorum` where too few nodes can be asked.
+        """
+        ...
+
+    async def expired_ids(self, partition: PartitionId, start: Offset) -> Sequence[StoredId]:
+        """Ids of messages from `start` on that are below the log's begin, for the dedupe window, by their offsets.
+
+        None where the store recognises ids by itself.
+        """
+        ...
+
     def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
         """Call `on_commit` whenever the end moves; also once the topic is deleted."""
         ...
@@ -166,8 +181,13 @@ class Backend(Protocol):
         """How many more there may be, as far as is known here."""
         ...
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
-        """Durable on return. Raises `TopicExists`."""
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
+        """Durable on return. Raises `TopicExists`; then this node knows the topic that has the name.
+
+        `LeaderChanged` means that nobody knows whether it was created; the same is true of all changes below.
+
+        `maker` is stored with the topic (`Topic.maker`), so that every node can tell which request created it.
+        """
         ...
 
     async def delete_topic(self, name: TopicName) -> None:

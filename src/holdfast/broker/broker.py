@@ -16,13 +16,16 @@ from holdfast.broker.cursors import CursorRead, Cursors
 from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
 from holdfast.broker.making_topics import TopicMaking
+from holdfast.broker.outgoing import Outgoing
 from holdfast.broker.places import parse_place
 from holdfast.broker.popping import Popped, Pops
+from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.broker.publishing import KeepPushed, Publisher, Publishing, PushedPart, PushLosable, Settings
 from holdfast.broker.stats import BrokerStats
+from holdfast.broker.turns import Turns
 from holdfast.model import names
 from holdfast.model.cluster import ClusterDescription, GroupDescription
-from holdfast.model.errors import BadValue, TopicNotFound
+from holdfast.model.errors import BadCursorName, BadValue, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX, DEDUPE_IDS_MAX, MESSAGE_BYTES_MAX, STALE_AFTER_MS
 from holdfast.model.messages import BatchPublished, NewMessage, Published, StoredMessage
@@ -63,6 +66,9 @@ class Broker:
         self.publisher = Publisher(backend, settings, self.stats, now_ms, steady_ms or now_ms, self._making.make)
         self.pops = Pops(self)
         self.callbacks = Callbacks(self, now_ms)
+        # For readers that are sent messages, however they are connected.
+        self.turns = Turns()
+        self.outgoing = Outgoing(self.turns)
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self.publisher.publish_forwarded)
@@ -70,15 +76,17 @@ class Broker:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, config: TopicConfig) -> TopicDescription:
+    async def create_topic(self, name: str, config: TopicConfig, maker: str = "") -> TopicDescription:
         """Raises `TopicExists`, `BadTopicName`, `BadValue`."""
         topic_name = names.topic_name(name)
         config.checked()
-        await self._making.make(topic_name, config)
+        await self._making.make(topic_name, config, maker)
         return self.describe_topic(topic_name)
 
     async def delete_topic(self, name: str) -> None:
         """What subscribers read goes with it: a new topic of that name begins empty on both ends."""
+        # Of a topic that was made anew through another node, a node that is behind would delete the one before.
+        await self.backend.catch_up_cursors()
         topic = self._topic(name)
         delivered = self._delivers_from(topic.name)
         for each in (topic.name, delivered) if delivered != topic.name else (topic.name,):
@@ -164,17 +172,24 @@ class Broker:
     ) -> tuple[list[StoredMessage], Offset]:
         """Messages from `offset` on, and the offset to go on with."""
         messages: list[StoredMessage] = []
+        bytes_left = bytes_max
         for batch in await self.read_batches(topic, partition, offset, bytes_max, stale=stale):
             wanted = messages_max - len(messages)
-            if wanted <= 0:
+            if wanted <= 0 or bytes_left <= 0:
                 break
-            messages += record_batch.decode(
+            found = record_batch.decode(
                 batch,
                 partition,
                 start=offset,
                 messages_max=wanted,
+                bytes_max=bytes_left,
                 is_epoch_told=self.backend.delivers_where_led,
             )
+            messages += found
+            if len(found) < record_batch.header(batch).record_count:
+                bytes_left -= sum(len(message.value) for message in found)
+            else:
+                bytes_left -= len(batch)
         return messages, Offset(messages[-1].offset + 1) if messages else offset
 
     async def wait_for(self, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> bool:
@@ -240,18 +255,22 @@ class Broker:
     # --- cursors: they belong to what a topic delivers ----------------------------------------------
 
     def cursors(self, topic: str | None = None) -> list[CursorDescription]:
-        wanted = None if topic is None else self._delivered(topic).name
+        wanted = None if topic is None else {self._topic(topic).name, self._delivered(topic).name}
         found = []
         for topic_name, name in sorted(self.backend.cursors()):
             known = self.backend.topic(topic_name)
             if known is None or names.is_internal(topic_name):
                 continue
-            if wanted in (None, topic_name) and name != DELIVERED:
+            if (wanted is None or topic_name in wanted) and name != DELIVERED:
                 found.append(self.cursor_claims.describe(known, name))
         return found
 
     def describe_cursor(self, topic: str, name: str) -> CursorDescription:
-        return self.cursor_claims.describe(self._delivered(topic), names.place_name(name))
+        """A reader's place; of a topic with a processor also that of the processor itself, and of earlier readers."""
+        delivered, own, cursor = self._delivered(topic), self._topic(topic), names.place_name(name)
+        if own != delivered and self.cursor_claims.positions(delivered, cursor) is None:
+            return self.cursor_claims.describe(own, cursor)
+        return self.cursor_claims.describe(delivered, cursor)
 
     async def open_cursor(self, topic: str, name: str, start: str | int | Mapping[int, Offset]) -> dict[int, Offset]:
         """Where a named reader stands; one that is new stands at `start`, durably."""
@@ -368,6 +387,8 @@ class Broker:
 
     async def delete_cursor(self, topic: str, name: str) -> None:
         description = self.describe_cursor(topic, names.cursor_name(name))
+        if description.name == PROCESSOR_CURSOR and description.topic != self._delivers_from(description.topic):
+            raise BadCursorName(f"{name} is where the processor of {topic} stands; the broker moves it")
         self.cursor_claims.evict((description.topic, description.name))
         await self.backend.delete_cursor(description.topic, description.name)
 

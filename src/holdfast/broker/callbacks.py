@@ -69,6 +69,13 @@ class CallbackStore(Protocol):
         ...
 
 
+class Announce(Protocol):
+    """Tells receivers of their subscriptions, if they want that."""
+
+    def subscribed(self, callback: Callback) -> None: ...
+    def removed(self, callback: Callback) -> None: ...
+
+
 class Callbacks:
     """What front ends may do with such subscriptions."""
 
@@ -77,10 +84,11 @@ class Callbacks:
         self._now_ms = now_ms
         self._store: CallbackStore | None = None
         self._policy: CallbackPolicy
+        self._announce: Announce | None = None
 
-    def serve(self, store: CallbackStore, policy: CallbackPolicy) -> None:
-        """There is a store that keeps them."""
-        self._store, self._policy = store, policy
+    def serve(self, store: CallbackStore, policy: CallbackPolicy, announce: Announce | None = None) -> None:
+        """There is a store that keeps them. With `announce`, receivers are told."""
+        self._store, self._policy, self._announce = store, policy, announce
 
     async def subscribe(
         self,
@@ -120,6 +128,8 @@ class Callbacks:
         made = store.callback(checked, cursor)
         if made is None:
             raise SubscriptionNotFound(f"subscription {cursor} to {checked} was removed meanwhile; subscribe again")
+        if self._announce is not None:
+            self._announce.subscribed(made)
         return self._described(made, [])
 
     async def unsubscribe(self, topic: str, name: str) -> None:
@@ -129,7 +139,9 @@ class Callbacks:
         await self._broker.backend.catch_up_cursors()
         callback = store.callback(checked, cursor)
         if callback is None:
-            raise SubscriptionNotFound(f"there is no subscription {cursor} to {checked}; `holdfast subscriptions list`")
+            raise SubscriptionNotFound(
+                f"there is no subscription {cursor} to {checked}; `holdfast subscriptions list` shows all"
+            )
         await self._remove(store, callback)
 
     async def unsubscribe_address(self, topic: str, address: str) -> None:
@@ -149,6 +161,8 @@ class Callbacks:
             # Once more where somebody moved its cursor meanwhile, and so gave it another number.
             await store.remove(found, self._broker.delivers_from(callback.topic))
             found = store.callback(callback.topic, callback.name)
+        if self._announce is not None:
+            self._announce.removed(callback)
 
     async def describe(self, topic: str | None = None) -> list[CallbackDescription]:
         """All there are, or those of a topic, by topic and name."""

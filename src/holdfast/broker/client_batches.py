@@ -16,24 +16,29 @@ _CLOCK_AHEAD_MS_MAX: Final = 24 * 60 * 60 * 1000
 _TIMESTAMP_MS_MIN: Final = -62_135_596_800_000
 
 
+class Timed(NamedTuple):
+    """Messages, each with the time that its sender gave it."""
+
+    messages: list[NewMessage]
+    times_ms: list[TimestampMs]
+
+
 class Prepared(NamedTuple):
     """A checked batch: how many messages it has, its bytes, and its messages if some have ids."""
 
     messages_count: int
     batch: bytearray
-    messages_with_ids: list[NewMessage] | None
+    with_ids: Timed | None
 
 
 def prepared(batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs) -> Prepared:
-    count, messages = checked(batch, message_bytes_max, now_ms)
+    count, with_ids = checked(batch, message_bytes_max, now_ms)
     # What was read where a transaction stored it is a message like any other here.
     plain = stamps.cleared(batch) if stamps.is_stamped(batch) else bytearray(batch)
-    return Prepared(count, plain, messages)
+    return Prepared(count, plain, with_ids)
 
 
-def checked(
-    batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs
-) -> tuple[int, list[NewMessage] | None]:
+def checked(batch: record_batch.Buffer, message_bytes_max: int, now_ms: TimestampMs) -> tuple[int, Timed | None]:
     """How many messages it has, and them if some have ids. Raises `BadBatch`, `TooLarge`, `BadMessageId`."""
     head, largest, earliest_ms, latest_ms = record_batch.checked_largest(batch)
     admit.check_largest(largest, message_bytes_max)
@@ -43,6 +48,7 @@ def checked(
         raise BadBatch("the batch's newest timestamp is more than a day ahead; check the sender's clock")
     if not record_batch.has_ids(batch):
         return head.record_count, None
+    records = record_batch.decode_records(batch)
     messages = [
         NewMessage(
             value=record.value,
@@ -50,10 +56,11 @@ def checked(
             id=_given_id(record),
             headers=[pair for pair in record.headers if pair[0] != record_batch.ID_HEADER],
         )
-        for record in record_batch.decode_records(batch)
+        for record in records
     ]
     admit.check_messages(messages, message_bytes_max)
-    return head.record_count, messages
+    times_ms = [TimestampMs(head.base_timestamp_ms + record.timestamp_delta) for record in records]
+    return head.record_count, Timed(messages, times_ms)
 
 
 def _given_id(record: record_batch.Record) -> str | None:

@@ -90,7 +90,7 @@ class Cursors:
             on_lost()
 
     def release(self, claim: Claim, on_lost: Callable[[], None]) -> None:
-        if self._claims.get(claim) is on_lost:
+        if self._claims.get(claim) == on_lost:
             del self._claims[claim]
 
     def check(self, topic: Topic, positions: Mapping[int, Offset]) -> None:

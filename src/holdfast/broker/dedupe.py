@@ -2,7 +2,8 @@
 
 Each partition remembers the ids of its newest messages, bounded by count and by age, whichever comes
 first. The window is a consequence of the log: ids travel inside the stored batches, so it is rebuilt by
-reading the newest of them, after a restart as after a change of leader.
+reading the newest of them, after a restart as after a change of leader. Of messages that retention has deleted,
+their ids are kept beside the log.
 
 Times are milliseconds of a clock that only goes forwards: were it the time of day, a clock that is put
 right by an hour would make a node forget everything.

@@ -8,27 +8,31 @@ have ids: a new leader would otherwise read ten minutes of log before it could a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.broker.backend import Backend
 from holdfast.broker.dedupe import DedupeWindow
-from holdfast.model.errors import DamagedData, HoldfastError, OffsetOutOfRange
+from holdfast.model.errors import DamagedData, HoldfastError, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import StoredId
 from holdfast.model.names import is_internal
 from holdfast.model.topics import Topic
 from holdfast.wire import record_batch
 
 _READ_BYTES = 256 * 1024
+_IDS_AT_ONCE = 1_000
 
 
 class _Known:
     """One partition's window: how far the log was read into it, and the reign in which it may be used."""
 
-    def __init__(self, window: DedupeWindow, read_to: Offset, old_below: Offset) -> None:
+    def __init__(self, window: DedupeWindow, read_to: Offset, old_below: Offset, steady_ahead_ms: int) -> None:
         self.window = window
         self.read_to = read_to
         # What stood there at first is as old as its timestamp says; what came later is as old as it is known here.
         self.old_below = old_below
+        # How far the clock that only goes forwards is ahead of the time by which timestamps are read.
+        self.steady_ahead_ms = steady_ahead_ms
         self.reign: int | None = None
         # Reading twice at once would remember everything twice.
         self.reading = asyncio.Lock()
@@ -40,14 +44,12 @@ class DedupeWindows:
     def __init__(
         self,
         backend: Backend,
-        now_ms: Callable[[], TimestampMs],
         steady_ms: Callable[[], int],
         *,
         ids_max: int,
         age_ms_max: int,
     ) -> None:
         self._backend = backend
-        self._now_ms = now_ms
         self._steady_ms = steady_ms
         self._ids_max = ids_max
         self._age_ms_max = age_ms_max
@@ -109,10 +111,7 @@ class DedupeWindows:
         """The window with everything in it that is visible here now."""
         known = self._known.get(partition)
         if known is None:
-            oldest_ms = TimestampMs(self._now_ms() - self._age_ms_max)
-            start = await self._backend.offset_at(partition, oldest_ms)
-            window = DedupeWindow(ids_max=self._ids_max, age_ms_max=self._age_ms_max)
-            known = self._known.setdefault(partition, _Known(window, start, self._backend.end_offset(partition)))
+            known = self._known.setdefault(partition, await self._begun(partition))
         async with known.reading:
             # A leader remembers what it stores without reading it.
             offset = max(known.read_to, known.window.next_offset)
@@ -121,29 +120,45 @@ class DedupeWindows:
                 known.read_to = offset
         return known
 
+    async def _begun(self, partition: PartitionId) -> _Known:
+        """A window that nothing was read into, and from where on it has to be read."""
+        topic = self._backend.topic(partition.topic)
+        now_ms = await self._backend.time_ms(partition)
+        steady_ahead_ms = self._steady_ms() - now_ms
+        start = await self._backend.offset_at(partition, TimestampMs(now_ms - self._age_ms_max))
+        if start == self._backend.start_offset(partition):
+            # Retention may have deleted some that are not older than that.
+            start = Offset(0)
+        if self._backend.topic(partition.topic) != topic:
+            raise TopicNotFound(f"topic {partition.topic} was deleted")  # this says nothing of one that was made since
+        window = DedupeWindow(ids_max=self._ids_max, age_ms_max=self._age_ms_max)
+        return _Known(window, start, self._backend.end_offset(partition), steady_ahead_ms)
+
     async def _read_piece(self, partition: PartitionId, offset: Offset, known: _Known) -> Offset:
+        # The ids of messages are kept before the messages are deleted.
+        begin = self._backend.start_offset(partition)
+        if offset < begin:
+            await self._remember(await self._backend.expired_ids(partition, offset), known)
+            return begin
         try:
             batches = await self._backend.read(partition, offset, _READ_BYTES)
         except DamagedData as damage:
             return Offset(damage.next_offset)
-        except OffsetOutOfRange:  # retention was faster
-            return max(Offset(offset + 1), self._backend.start_offset(partition))
+        except OffsetOutOfRange:
+            if self._backend.start_offset(partition) > offset:
+                return offset  # retention was faster: what it deleted comes next
+            raise
         for batch in batches:
-            self._remember_ids(batch, offset, known)
-            # Ten minutes of traffic may be much: everybody else goes on meanwhile.
-            await asyncio.sleep(0)
+            await self._remember([each for each in record_batch.stored_ids(batch) if each.offset >= offset], known)
         return record_batch.header(batches[-1]).next_offset
 
-    def _remember_ids(self, batch: memoryview, start: Offset, known: _Known) -> None:
-        """Take note of the ids in a batch, from the offset `start` on."""
-        if not record_batch.has_ids(batch):
-            return
-        head = record_batch.header(batch)
-        now_ms, steady_ms = self._now_ms(), self._steady_ms()
-        for index, record in enumerate(record_batch.decode_records(batch)):
-            offset = Offset(head.base_offset + index)
-            message_id = record_batch.record_id(record)
-            if message_id is not None and offset >= start:
-                stamp_ms = head.base_timestamp_ms + record.timestamp_delta
-                age_ms = max(0, now_ms - stamp_ms) if offset < known.old_below else 0
-                known.window.remember(message_id, offset, steady_ms - age_ms)
+    async def _remember(self, ids: Sequence[StoredId], known: _Known) -> None:
+        steady_ms = self._steady_ms()
+        for place, (offset, stored_ms, message_id) in enumerate(ids, 1):
+            is_old = offset < known.old_below
+            known_ms = min(steady_ms, stored_ms + known.steady_ahead_ms) if is_old else steady_ms
+            known.window.remember(message_id, offset, known_ms)
+            if place % _IDS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        # Ten minutes of traffic may be much: everybody else goes on meanwhile.
+        await asyncio.sleep(0)

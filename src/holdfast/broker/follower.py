@@ -7,7 +7,7 @@ ready for more, so one that is slow or dead costs a few numbers and slows nobody
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from holdfast.broker.backend import Backend
@@ -52,8 +52,8 @@ class Follower:
         self._stats = stats
         self._on_skip = on_skip
         self._partitions = {number: PartitionId(topic, number) for number in positions}
-        self._cuts = {number: len(backend.cuts(each)) for number, each in self._partitions.items()}
-        self._followed = backend.topic(topic)
+        self.cuts = {number: len(backend.cuts(each)) for number, each in self._partitions.items()}
+        self.followed = backend.topic(topic)
         self._moved = asyncio.Event()
         self._unwatch = [backend.watch(partition, self._moved.set) for partition in self._partitions.values()]
         # With a place it reads only what this node leads, and begins each reign there.
@@ -84,12 +84,32 @@ class Follower:
                 return delivery
             await self.wait()
 
+    async def ready(self) -> int:
+        """A partition that has something at its position; waits for one. Raises `TopicNotFound`, `NodeRemoved`."""
+        while True:
+            self._check_topic()
+            if self.is_behind():
+                for number in self._in_turn():
+                    if self._backend.end_offset(self._partitions[number]) > self.positions[number]:
+                        return number
+            await self.wait()
+
+    async def read(self, number: int, bytes_max: int) -> Delivery | None:
+        """What stands at the position of one partition, which stays: whoever has taken it moves it."""
+        try:
+            return await self._read(number, bytes_max)
+        except NodeRemoved:
+            raise
+        except Unavailable:
+            await asyncio.sleep(_AWAY_PAUSE_S)
+            return None
+
     async def wait(self) -> None:
         """Wait until some partition may have moved beyond its position. Raises `TopicNotFound`, `NodeRemoved`."""
         while not self.is_behind():
             self._moved.clear()
             self._backend.check_belongs()
-            if self._backend.topic(self.topic) != self._followed:
+            if self._backend.topic(self.topic) != self.followed:
                 raise TopicNotFound(f"topic {self.topic} was deleted")
             await self._moved.wait()
 
@@ -108,10 +128,10 @@ class Follower:
         """Go back to where the store ends now, if it lacks what this reader had: the next messages stand there."""
         for number, partition in self._partitions.items():
             cuts = self._backend.cuts(partition)
-            if len(cuts) <= self._cuts[number]:
+            if len(cuts) <= self.cuts[number]:
                 continue
-            end = min(cuts[self._cuts[number] :])
-            self._cuts[number] = len(cuts)
+            end = min(cuts[self.cuts[number] :])
+            self.cuts[number] = len(cuts)
             if end < self.positions[number]:
                 lost = self.positions[number] - end
                 self._on_skip(f"{partition}: the store lost {lost} messages that were read, going on at offset {end}")
@@ -132,19 +152,28 @@ class Follower:
 
     async def poll(self, bytes_max: int) -> Delivery | None:
         """The next batches if there are any now, and the position behind them."""
-        if self._backend.topic(self.topic) not in (self._followed, None):
-            raise TopicNotFound(f"topic {self.topic} was deleted and created again")
+        self._check_topic()
         self._look_at_cuts()
         if self._place is not None:
             self._look_at_reigns(self._place)
-        numbers = [number for number in self.positions if self._place is None or number in self._led]
-        for step in range(len(numbers)):
-            number = numbers[(self._turn + step) % len(numbers)]
+        for number in self._in_turn():
             delivery = await self._read(number, bytes_max)
             if delivery is not None:
-                self._turn = (self._turn + step + 1) % len(numbers)
+                self.positions[number] = delivery.next_offset
                 return delivery
         return None
+
+    def _check_topic(self) -> None:
+        if self._backend.topic(self.topic) not in (self.followed, None):
+            raise TopicNotFound(f"topic {self.topic} was deleted and created again")
+
+    def _in_turn(self) -> Iterator[int]:
+        """The partitions to read, beginning behind the one that was taken last."""
+        numbers = [number for number in self.positions if self._place is None or number in self._led]
+        turn = self._turn
+        for step in range(len(numbers)):
+            self._turn = (turn + step + 1) % len(numbers)
+            yield numbers[(turn + step) % len(numbers)]
 
     async def _read(self, number: int, bytes_max: int) -> Delivery | None:
         partition = self._partitions[number]
@@ -162,8 +191,7 @@ class Follower:
                 break
             next_offset = record_batch.header(batches[-1]).next_offset
             skip = max(0, offset - record_batch.header(batches[0]).base_offset)
-            self.positions[number] = next_offset
-            return Delivery(number, offset, batches, skip, next_offset, self._cuts[number])
+            return Delivery(number, offset, batches, skip, next_offset, self.cuts[number])
         return None
 
     def _skip(self, number: int, to: Offset, why: str) -> None:

@@ -21,18 +21,18 @@ class TopicMaking:
         # Those that are on their way count: one chunk of lines may name thousands.
         self._under_way = 0
 
-    async def make(self, name: TopicName, config: TopicConfig) -> None:
+    async def make(self, name: TopicName, config: TopicConfig, maker: str = "") -> None:
         """Raises `TopicExists`, `TooManyTopics`."""
         if len(self._backend.topics()) + self._under_way >= TOPICS_MAX and self._backend.topic(name) is None:
             raise TooManyTopics(f"there are {TOPICS_MAX} topics already; delete one first")
-        await self._make(name, config)
+        await self._make(name, config, maker)
 
     async def make_promised(self, name: TopicName) -> None:
         """One that acknowledged messages wait for; done as well where somebody else was faster."""
         with contextlib.suppress(TopicExists):
             await self._make(name, TopicConfig())
 
-    async def _make(self, name: TopicName, config: TopicConfig) -> None:
+    async def _make(self, name: TopicName, config: TopicConfig, maker: str = "") -> None:
         """What subscribers will read comes first, so that it is there as soon as the topic is."""
         self._under_way += 1
         try:
@@ -40,6 +40,6 @@ class TopicMaking:
             if delivered != name:
                 with contextlib.suppress(TopicExists):
                     await self._backend.create_topic(delivered, config)
-            await self._backend.create_topic(name, config)
+            await self._backend.create_topic(name, config, maker)
         finally:
             self._under_way -= 1

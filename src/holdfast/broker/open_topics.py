@@ -10,7 +10,7 @@ from holdfast.broker.backend import Backend
 from holdfast.broker.dedupe_windows import DedupeWindows
 from holdfast.broker.gates import Gates
 from holdfast.model import names
-from holdfast.model.errors import ShuttingDown, TopicExists, TopicNotFound, Unavailable
+from holdfast.model.errors import OutcomeUnknown, ShuttingDown, TopicExists, TopicNotFound, Unavailable, WorldError
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 
@@ -81,9 +81,12 @@ class OpenTopics:
         try:
             with contextlib.suppress(TopicExists):  # somebody else was faster: just as good
                 await self._create_topic(name, TopicConfig())
-        except Unavailable:
+        except WorldError as error:
             # Where the store is away and pushes are kept until it is back, it makes the topic then.
             if self._backend.topic(name) is None:
+                if isinstance(error, OutcomeUnknown):
+                    # Of the messages that wait for the topic nothing is stored, whether or not it was created.
+                    raise Unavailable(f"it is not known whether topic {name} was created: {error.message}") from error
                 raise
         await self._windows.load(self.existing(name))
 

@@ -9,7 +9,7 @@ from holdfast.broker.backend import Backend, Unwatch
 from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.draws import Draw, Drawn
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.messages import BatchPublished
+from holdfast.model.messages import BatchPublished, StoredId
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 
 
@@ -86,6 +86,12 @@ class PassingBackend:
     async def offset_at(self, partition: PartitionId, timestamp_ms: TimestampMs) -> Offset:
         return await self.inner.offset_at(partition, timestamp_ms)
 
+    async def time_ms(self, partition: PartitionId) -> TimestampMs:
+        return await self.inner.time_ms(partition)
+
+    async def expired_ids(self, partition: PartitionId, start: Offset) -> Sequence[StoredId]:
+        return await self.inner.expired_ids(partition, start)
+
     def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
         return self.inner.watch(partition, on_commit)
 
@@ -101,8 +107,8 @@ class PassingBackend:
     def partitions_left(self) -> int:
         return self.inner.partitions_left
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
-        return await self.inner.create_topic(name, config)
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
+        return await self.inner.create_topic(name, config, maker)
 
     async def delete_topic(self, name: TopicName) -> None:
         await self.inner.delete_topic(name)

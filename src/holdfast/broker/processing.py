@@ -149,7 +149,7 @@ def dead_letter(origin: Origin, message: StoredMessage, failure: GaveUp, *, with
         (_DEAD_HEADER + "topic", origin.topic.encode()),
         (_DEAD_HEADER + "partition", b"%d" % origin.partition),
         (_DEAD_HEADER + "offset", b"%d" % message.offset),
-        (_DEAD_HEADER + "error", short_error(failure.error).encode("utf-8", "replace")),
+        (_DEAD_HEADER + "error", short_error(failure.error).encode()),
         (_DEAD_HEADER + "attempts", b"%d" % failure.attempts),
         *_source_id(origin, message),
     ]
@@ -165,8 +165,8 @@ def dead_letter(origin: Origin, message: StoredMessage, failure: GaveUp, *, with
 
 
 def short_error(text: str) -> str:
-    """An error on one line and of bounded length."""
-    line = " ".join(text.split())
+    """An error on one line, of bounded length, and with half surrogate pairs escaped, so that it can be encoded."""
+    line = " ".join(text.split()).encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= ERROR_TEXT_CHARACTERS_MAX else line[: ERROR_TEXT_CHARACTERS_MAX - 3] + "..."
 
 

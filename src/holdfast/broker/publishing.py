@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.broker import admit, client_batches, results
 from holdfast.broker.backend import Backend
-from holdfast.broker.client_batches import Prepared
+from holdfast.broker.client_batches import Prepared, Timed
 from holdfast.broker.dedupe_windows import DedupeWindows
 from holdfast.broker.open_topics import OpenTopics
 from holdfast.broker.results import Gathered, then
@@ -73,7 +73,7 @@ class Publisher:
         self._now_ms = now_ms
         self._steady_ms = steady_ms
         self._windows = DedupeWindows(
-            backend, now_ms, steady_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
+            backend, steady_ms, ids_max=settings.dedupe_ids_max, age_ms_max=settings.dedupe_age_ms_max
         )
         self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
         self._stamped = StampedAppends(backend, stats)
@@ -99,11 +99,12 @@ class Publisher:
     def _append_values(self, partition: PartitionId, values: Sequence[bytes]) -> asyncio.Future[Offset]:
         now_ms = self._now_ms()
         batch = values.batch(now_ms) if isinstance(values, EqualLines) else batch_builder.build_values(values, now_ms)
-        self._stats.count_publish(len(values), len(batch))
         if not self._is_elsewhere(partition):
-            return self._backend.append(partition, batch)
+            return self._stats.count_stored(self._backend.append(partition, batch), len(values), len(batch))
         promise: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
-        then(self._backend.forward(partition, batch, has_ids=False), promise, lambda published: published.base_offset)
+        counted = self._counted(len(batch))
+        forwarded = self._backend.forward(partition, batch, has_ids=False)
+        then(forwarded, promise, lambda published: counted(published).base_offset)
         return promise
 
     # --- keys, ids, headers -----------------------------------------------------------------------
@@ -132,6 +133,7 @@ class Publisher:
         messages: Sequence[NewMessage],
         partition: int | None,
         *,
+        times_ms: Sequence[TimestampMs] | None = None,
         is_due: bool = False,
         may_be_lost: bool = False,
     ) -> asyncio.Future[list[Published]]:
@@ -146,12 +148,14 @@ class Publisher:
                 anywhere = self.topics.any_partition(topic) if anywhere is None else anywhere
                 number = anywhere
             groups.setdefault(number, []).append(place)
-        gathered.parts = len(groups)
         for number, places in groups.items():
-            if may_be_lost and self.push_losable is not None:
+            if gathered.has_failed:
+                # The less of it is stored, the more often the answer can be that nothing is.
+                gathered.abandon(len(places))
+            elif may_be_lost and self.push_losable is not None:
                 self._push_losable(self.push_losable, PartitionId(topic.name, number), messages, places, gathered)
-                continue
-            self._append_group(PartitionId(topic.name, number), messages, places, gathered, is_due=is_due)
+            else:
+                self._append_group(PartitionId(topic.name, number), messages, places, gathered, times_ms, is_due=is_due)
         return gathered.future
 
     def _push_losable(
@@ -166,7 +170,7 @@ class Publisher:
         try:
             taken = push(partition, batch)
         except HoldfastError as error:
-            gathered.fail(error)
+            gathered.fail(len(places), error)
             return
         self._stats.count_publish(len(places), len(batch))
         for place, result in zip(places, results.spread(taken), strict=True):
@@ -178,6 +182,7 @@ class Publisher:
         messages: Sequence[NewMessage],
         places: list[int],
         gathered: Gathered,
+        times_ms: Sequence[TimestampMs] | None = None,
         *,
         is_due: bool = False,
     ) -> None:
@@ -187,9 +192,9 @@ class Publisher:
         if self._is_elsewhere(partition, is_due=is_due) or (has_ids and window is None):
             # Another node leads, or this one has only just begun to.
             if is_due:
-                gathered.fail(NotLeader(f"this node does not lead {partition} yet"))
+                gathered.fail(len(places), NotLeader(f"this node does not lead {partition} yet"))
             else:
-                self._forward_group(partition, messages, places, gathered)
+                self._forward_group(partition, messages, places, gathered, times_ms)
             return
         steady_ms = self._steady_ms()
         fresh: list[int] = []
@@ -214,13 +219,13 @@ class Publisher:
         self._stats.duplicates += len(places) - len(fresh)
         if not fresh:
             return
-        batch = batch_builder.build_batch([messages[place] for place in fresh], self._now_ms())
+        batch = self._batch_of(messages, fresh, times_ms)
         try:
             appended = self._backend.append(partition, batch)
         except HoldfastError as error:
-            gathered.fail(error)
+            gathered.fail(len(fresh) + len(repeats), error)
             return
-        self._stats.count_publish(len(fresh), len(batch))
+        self._stats.count_stored(appended, len(fresh), len(batch))
         if fresh_ids:
             assert window is not None
             window.storing(fresh_ids, appended, steady_ms)
@@ -252,7 +257,12 @@ class Publisher:
             for number, each in places.items()
         ]
         promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
-        results.then_all(parts, promise, lambda fates: list(map(PushedPart, places.values(), fates)))
+
+        def settle(fates: list[BatchPublished | BaseException]) -> None:
+            if not promise.done():
+                promise.set_result(list(map(PushedPart, places.values(), fates)))
+
+        results.when_all(parts, settle)
         return promise
 
     def _kept(self, kept: asyncio.Future[int], count: int) -> asyncio.Future[list[PushedPart]]:
@@ -285,23 +295,37 @@ class Publisher:
             results.refuse(promise, error)
         return promise
 
+    def _batch_of(
+        self, messages: Sequence[NewMessage], places: Sequence[int], times_ms: Sequence[TimestampMs] | None
+    ) -> bytearray:
+        """Some of the messages, with the times that their senders gave them, or else that of now."""
+        some = [messages[place] for place in places]
+        if times_ms is None:
+            return batch_builder.build_batch(some, self._now_ms())
+        return batch_builder.build_timed(some, [times_ms[place] for place in places], self._now_ms())
+
     def _forward_group(
-        self, partition: PartitionId, messages: Sequence[NewMessage], places: list[int], gathered: Gathered
+        self,
+        partition: PartitionId,
+        messages: Sequence[NewMessage],
+        places: list[int],
+        gathered: Gathered,
+        times_ms: Sequence[TimestampMs] | None,
     ) -> None:
         """Have the partition's leader do the same; it knows which ids it has."""
-        group = [messages[place] for place in places]
-        batch = batch_builder.build_batch(group, self._now_ms())
+        batch = self._batch_of(messages, places, times_ms)
         counted = self._counted(len(batch))
+        has_ids = all(messages[place].id is not None for place in places)
         try:
-            published = self._backend.forward(partition, batch, has_ids=all(each.id is not None for each in group))
+            published = self._backend.forward(partition, batch, has_ids=has_ids)
         except HoldfastError as error:
-            gathered.fail(error)
+            gathered.fail(len(places), error)
             return
 
         def settle(done: asyncio.Future[BatchPublished]) -> None:
             error = results.failure(done)
             if error is not None:
-                gathered.fail(error)
+                gathered.fail(len(places), error)
                 return
             stored = counted(done.result())
             for place, result in zip(places, results.spread(stored), strict=True):
@@ -327,14 +351,16 @@ class Publisher:
     ) -> asyncio.Future[list[BatchPublished]]:
         """Store batches that a client built; they stay as they are unless some of it is there already."""
         prepared = [self._prepared(batch) for batch in batches]
-        needs_windows = any(each.messages_with_ids is not None for each in prepared)
+        needs_windows = any(each.with_ids is not None for each in prepared)
         topic = self.topics.open(topic_text, needs_windows=needs_windows)
         partition = PartitionId(TopicName(topic_text), number)
         if topic is not None:
             admit.check_partition(topic, number)
             if not needs_windows and not self._is_elsewhere(partition):
                 return self._append_batches(partition, prepared)
-        return asyncio.gather(*(self._append_when_open(topic, partition, each) for each in prepared))
+        return results.one_by_one(
+            functools.partial(self._append_when_open, topic, partition, each) for each in prepared
+        )
 
     def publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """Store a batch whose turn it is; where this node does not lead, that is `NotLeader`."""
@@ -343,7 +369,7 @@ class Publisher:
                 raise ShuttingDown("the broker is shutting down")
             return self._append_own(partition, batch)
         prepared = self._prepared(batch)
-        topic = self.topics.open(partition.topic, needs_windows=prepared.messages_with_ids is not None)
+        topic = self.topics.open(partition.topic, needs_windows=prepared.with_ids is not None)
         return self._append_when_open(topic, partition, prepared, is_due=True)
 
     def publish_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
@@ -378,7 +404,7 @@ class Publisher:
         batches = [each.batch for each in prepared]
         counts = [each.messages_count for each in prepared]
         appended = self._backend.append_all(partition, batches)
-        self._stats.count_publish(sum(counts), sum(map(len, batches)))
+        self._stats.count_stored(appended, sum(counts), sum(map(len, batches)))
         promise: asyncio.Future[list[BatchPublished]] = asyncio.get_running_loop().create_future()
         then(appended, promise, lambda offset: results.run(partition.number, offset, counts))
         return promise
@@ -395,7 +421,7 @@ class Publisher:
         partition: PartitionId,
         count: int,
         batch: bytearray,
-        messages: list[NewMessage] | None,
+        with_ids: Timed | None,
         *,
         is_due: bool,
     ) -> asyncio.Future[BatchPublished]:
@@ -405,14 +431,15 @@ class Publisher:
         is_elsewhere = not is_due and self._is_elsewhere(partition)
         if is_elsewhere:
             # As it came: whoever leads takes it apart.
-            has_ids = messages is not None and all(each.id is not None for each in messages)
+            has_ids = with_ids is not None and all(each.id is not None for each in with_ids.messages)
             then(self._backend.forward(partition, batch, has_ids=has_ids), promise, self._counted(len(batch)))
-        elif messages is None:
+        elif with_ids is None:
             appended = self._backend.append(partition, batch)
-            self._stats.count_publish(count, len(batch))
+            self._stats.count_stored(appended, count, len(batch))
             then(appended, promise, lambda offset: results.regular(partition.number, offset, count))
         else:
-            published = self._append_messages(topic, messages, partition.number, is_due=is_due)
+            messages, times_ms = with_ids
+            published = self._append_messages(topic, messages, partition.number, times_ms=times_ms, is_due=is_due)
             then(published, promise, lambda each: results.summary(partition.number, each))
         return promise
 

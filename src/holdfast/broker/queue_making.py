@@ -1,17 +1,23 @@
 """Queues are made: each number is given once, and a request with an id makes one queue, however often it comes.
 
-Numbers are drawn from a cursor of an internal topic, like messages are: no two nodes get the same, whoever leads, and
-the number of a queue that was deleted is not given again. Topics that somebody made by hand are passed over; a request
-with an id then draws under one more name, so that it finds its way again when it comes again.
+Numbers are drawn from a cursor of an internal topic, like messages: no two nodes get the same number, whichever node
+leads, and the number of a deleted queue is not given again. Numbers whose topics were created by other means are passed
+over; a request with an id then draws again under another name, so that it takes the same way when it is repeated.
 
-Crash cases of a request with an id: drawn and not made, it is made when the request comes again. Made and not noted,
-its topic is there, which is as good as the note. Noted and not there any more, it was deleted, and is not made again.
+A request with an id may run on several nodes at the same time. All of them draw the same number, and one creates the
+topic. The others recognise that topic as theirs: it carries a sum of the request's id (`Topic.maker`), which is part of
+the replicated decision that creates it.
+
+Crash cases of a request with an id: if a number was drawn and no topic created, the repeated request creates it. If the
+topic was created and not noted, the topic itself shows it. If it was noted and the topic is gone, the queue was
+deleted, and is not created again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from typing import TYPE_CHECKING, Final
 
 from holdfast.broker import queue_names
@@ -33,6 +39,7 @@ _END: Final = Offset(queue_names.QUEUE_ID_MAX + 1)
 _NUMBERED_MAX: Final = 2**32
 # A number whose topic somebody made by hand is passed over; so often in a row that happens to nobody.
 _NUMBERS_TRIED: Final = 100
+_MAKER_LENGTH: Final = 16
 
 
 class QueueMaking:
@@ -84,19 +91,18 @@ class QueueMaking:
                     raise QueueNotFound(
                         f"queue {number}, which this request made, was deleted; another request_id makes a new one"
                     )
-            is_new = await self._make(number)
-            topic = self._topic(number)
-            if is_new or (drawn.is_repeat and topic is not None and is_queue(topic)):
+            if await self._make(number, _maker(request)):
                 await self._backend.draw_cursor(NUMBERS, _MADE, 0, start=Offset(0), end=_END, wanted=[request])
                 return number
         raise TopicExists("the topics with the next numbers exist already; try again with another request_id")
 
-    async def _make(self, number: int) -> bool:
-        """Whether it was made; else it was there."""
+    async def _make(self, number: int, maker: str = "") -> bool:
+        """Whether the queue was created, now or before by the same maker. Otherwise its topic is somebody else's."""
         try:
-            await self._broker.create_topic(queue_names.topic_of(number), TopicConfig(partitions=1))
+            await self._broker.create_topic(queue_names.topic_of(number), TopicConfig(partitions=1), maker)
         except TopicExists:
-            return False
+            topic = self._topic(number)
+            return bool(maker) and topic is not None and topic.maker == maker
         return True
 
     # --- numbers ------------------------------------------------------------------------------------
@@ -138,6 +144,11 @@ class QueueMaking:
 
 def is_queue(topic: Topic) -> bool:
     return topic.config.partitions == 1
+
+
+def _maker(request: Draw) -> str:
+    """What the topic of a request's queue carries. A sum, since a request's id may be long."""
+    return hashlib.sha256(f"{request.reader}\n{request.request}".encode()).hexdigest()[:_MAKER_LENGTH]
 
 
 def _tried(request: Draw, tries: int) -> Draw:

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from holdfast.model.errors import LeaderChanged, StorageFailed, Unavailable
+import msgspec
+
+from holdfast.model.errors import HoldfastError, LeaderChanged, NotStored, Refused, StorageFailed
 from holdfast.model.ids import NO_OFFSET, Offset
 from holdfast.model.messages import BatchPublished, Published
 
@@ -15,26 +17,44 @@ T = TypeVar("T")
 
 
 class Gathered:
-    """Results of one request that come from several appends, in the order of its messages."""
+    """Results of one request that come from several appends, in the order of its messages.
+
+    It has a result, or an error that is true of all of it, once every message has its own.
+    """
 
     def __init__(self, count: int) -> None:
-        # In how many partitions it is stored: where one of them fails, the others may have their part.
-        self.parts = 1
         self.future: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
         self._results: list[Published | None] = [None] * count
         self._missing = count
+        self._errors: list[BaseException] = []
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._errors)
 
     def settle(self, place: int, result: Published) -> None:
         self._results[place] = result
-        self._missing -= 1
-        if not self._missing and not self.future.done():
-            self.future.set_result([result for result in self._results if result is not None])
+        self._count(1)
 
-    def fail(self, error: BaseException) -> None:
-        if self.parts > 1 and isinstance(error, Unavailable):
-            error = LeaderChanged(f"part of this may be stored: {error.message}")
-        if not self.future.done():
-            self.future.set_exception(error)
+    def fail(self, count: int, error: BaseException) -> None:
+        """So many messages have failed, for one reason."""
+        self._errors.append(error)
+        self._count(count)
+
+    def abandon(self, count: int) -> None:
+        """So many messages are not tried: others of the request have failed."""
+        assert self._errors, "there is a reason"
+        self._count(count)
+
+    def _count(self, settled: int) -> None:
+        self._missing -= settled
+        if self._missing or self.future.done():
+            return
+        stored = [result for result in self._results if result is not None]
+        if self._errors:
+            self.future.set_exception(error_of_all(self._errors, some_stored=bool(stored)))
+        else:
+            self.future.set_result(stored)
 
     def settle_with(
         self, appended: asyncio.Future[Offset], places: list[tuple[int, int]], partition: int, *, duplicate: bool
@@ -44,7 +64,7 @@ class Gathered:
         def settle(done: asyncio.Future[Offset]) -> None:
             error = failure(done)
             if error is not None:
-                self.fail(error)
+                self.fail(len(places), error)
                 return
             base = done.result()
             for place, in_batch in places:
@@ -59,22 +79,64 @@ class Gathered:
             appended.add_done_callback(settle)
 
 
-def then_all(
-    sources: Sequence[asyncio.Future[S]],
-    promise: asyncio.Future[T],
-    convert: Callable[[list[S | BaseException]], T],
-) -> None:
-    """Settle `promise` once all sources are done, with what each has ended in."""
+def error_of_all(errors: Sequence[BaseException], *, some_stored: bool) -> BaseException:
+    """What is true of a request of which these parts failed, and others were stored or not."""
+    for error in errors:
+        if not isinstance(error, Refused | NotStored):
+            return error  # of unknown outcome, or a bug: true of any request
+    if some_stored:
+        return LeaderChanged(f"part of this is stored: {told(errors[0])}")
+    # Sent again, it would be refused all the same.
+    return next((error for error in errors if isinstance(error, Refused)), errors[0])
+
+
+def told(error: BaseException) -> str:
+    return error.message if isinstance(error, HoldfastError) else str(error)
+
+
+def one_by_one(starts: Iterable[Callable[[], asyncio.Future[T]]]) -> asyncio.Future[list[T]]:
+    """Begin steps of one request, one behind the other; done when all of them are.
+
+    The first that is refused at once ends the row. Raises if nothing was begun before it.
+    """
+    begun: list[asyncio.Future[T]] = []
+    refused: list[BaseException] = []
+    for start in starts:
+        try:
+            begun.append(start())
+        except HoldfastError as error:
+            if not begun:
+                raise
+            refused.append(error)
+            break
+    promise: asyncio.Future[list[T]] = asyncio.get_running_loop().create_future()
+
+    def settle(fates: list[T | BaseException]) -> None:
+        errors = [each for each in fates if isinstance(each, BaseException)]
+        stored = [each for each in fates if not isinstance(each, BaseException)]
+        if errors or refused:
+            refuse(promise, error_of_all(errors + refused, some_stored=bool(stored)))
+        elif not promise.done():
+            promise.set_result(stored)
+
+    when_all(begun, settle)
+    return promise
+
+
+def when_all(sources: Sequence[asyncio.Future[S]], settle: Callable[[list[S | BaseException]], object]) -> None:
+    """Call `settle` once all sources are done, with what each has ended in."""
     missing = len(sources)
 
-    def settle(done: asyncio.Future[S]) -> None:
+    def count(done: asyncio.Future[S]) -> None:
         nonlocal missing
         missing -= 1
-        if not missing and not promise.done():
-            promise.set_result(convert([failure(each) or each.result() for each in sources]))
+        if not missing:
+            settle([failure(each) or each.result() for each in sources])
 
+    if not sources:
+        settle([])
     for source in sources:
-        source.add_done_callback(settle)
+        source.add_done_callback(count)
 
 
 def regular(partition: int, base_offset: Offset, count: int) -> BatchPublished:
@@ -120,6 +182,22 @@ def spread(published: BatchPublished) -> list[Published]:
         results.append(Published(partition=partition, offset=offset, duplicate=offset not in fresh))
         fresh.discard(offset)
     return results
+
+
+def stored_behind(published: BatchPublished, end: Offset) -> BatchPublished:
+    """The same for a batch that was sent twice by this node, which knew the partition up to `end` when it began.
+
+    The leader recognised messages that the first sending had stored. They stand behind `end` and are no duplicates.
+    """
+    if not published.duplicates:
+        return published
+    regular_offsets = [Offset(published.base_offset + place) for place in range(published.count)]
+    offsets = published.offsets or regular_offsets
+    fresh = len({offset for offset in offsets if offset >= end})
+    duplicates = min(published.duplicates, published.count - fresh)
+    return msgspec.structs.replace(
+        published, duplicates=duplicates, offsets=offsets if duplicates or offsets != regular_offsets else None
+    )
 
 
 def failure(done: asyncio.Future[T]) -> BaseException | None:

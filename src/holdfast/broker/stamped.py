@@ -102,7 +102,7 @@ class StampedAppends:
             else:
                 appended = known.last = self._backend.append(partition, batch)
                 appended.add_done_callback(lambda done: _notice(done, known))
-                self._stats.count_publish(count, len(batch))
+                self._stats.count_stored(appended, count, len(batch))
                 offset = record_batch.header(batch).base_offset
                 known.newest[mark.coordinator] = Newest(mark.decision, mark.sequence, offset)
             last = known.last

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections import Counter
+from typing import TypeVar
 
 import msgspec
+
+from holdfast.broker.results import failure
+from holdfast.model.outcomes import HoldfastError
+
+T = TypeVar("T")
 
 
 class BrokerStats(msgspec.Struct, kw_only=True):
@@ -25,6 +32,22 @@ class BrokerStats(msgspec.Struct, kw_only=True):
         self.published_messages += messages
         self.published_bytes += size
         self.published_batches += 1
+
+    def count_stored(self, appended: Future[T], messages: int, size: int) -> Future[T]:
+        """Count a batch as published once its append has ended well; what is refused is not."""
+
+        def count(done: Future[T]) -> None:
+            if failure(done) is None:
+                self.count_publish(messages, size)
+
+        if appended.done():
+            count(appended)
+        else:
+            appended.add_done_callback(count)
+        return appended
+
+    def count_error(self, error: HoldfastError) -> None:
+        self.errors[error.code] += 1
 
     def count_delivery(self, messages: int, size: int) -> None:
         self.delivered_messages += messages

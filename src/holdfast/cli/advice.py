@@ -68,6 +68,10 @@ ADVICE: Final = {
         "It is only needed when state.sqlite is lost.",
         "Restore it from a copy if there is one; the topic works without it.",
     ),
+    Kind.IDS_DAMAGED: Advice(
+        "Retention deleted these messages; one of them that is sent again now is stored again.",
+        "Nothing: the broker passes over the file, and replaces it when it deletes more.",
+    ),
     Kind.UNREADABLE: Advice(
         "The file could not be read, so nothing is known about it.",
         "Check permissions and the disk (its messages stand in the system's log), then look again.",
@@ -84,12 +88,21 @@ ADVICE: Final = {
     ),
     Kind.SPILL_FAILED: Advice(
         "The store refused these messages, or they changed on the disk; they are not stored.",
-        "`holdfast spill export --failed` says why for each. Remove the cause, stop the broker, and store them with "
-        "`holdfast spill replay --failed`.",
+        "`holdfast spill export --failed` says why for each. Remove the cause: the broker tries refused messages again "
+        "by itself. Damaged ones, and all without the broker, are stored with `holdfast spill replay --failed`.",
     ),
     Kind.SPILL_DAMAGED: Advice(
         "Lines changed on the disk. They will go to failed/, all others will be stored.",
         "`holdfast spill verify` names them. Restore the file from a copy, under its own name, if there is one.",
+    ),
+    Kind.SPILL_RECOVERING: Advice(
+        "A recovery in bulk took these files and did not finish. Their messages are acknowledged, and no broker stores "
+        "them.",
+        "Run the same `holdfast pipeline recover` again. It goes on where it was cut off.",
+    ),
+    Kind.SPILL_PROGRESS_DAMAGED: Advice(
+        "It said how much of a file of the spill is stored.",
+        "Start the broker. It reads its log from the beginning to see what is there, and stores the rest of the file.",
     ),
     Kind.SPILL_ROOM_SCARCE: Advice(
         "The spill leaves this much room on its disk, and refuses publishers with disk_full when it is reached.",

@@ -78,7 +78,8 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["damaged_batches"] = sum(each["damaged_batches"] for each in partitions)
         facts["partitions_without_leader"] = sum(each["leader"] is None for each in partitions)
         cluster = get("/v1/cluster").content
-        facts["cluster"] = {name: cluster[name] for name in ("leader", "term", "has_quorum", "missing")}
+        names = ("leader", "term", "has_quorum", "missing", "voters", "shrink_after_ms")
+        facts["cluster"] = {name: cluster.get(name) for name in names}
         facts["cluster"]["nodes"] = [each["node"] for each in cluster["nodes"]]
         facts["pair"] = cluster.get("pair")
         facts["store"] = cluster.get("store")
@@ -177,11 +178,22 @@ def _add_pair(add_row: Any, pair: dict[str, Any]) -> None:
     add_row("replicas held", f"{pair['replicas_held']:,} not known to be delivered")
 
 
+def shrinking_in_words(cluster: dict[str, Any]) -> str:
+    after = f"after {duration_text(cluster['shrink_after_ms'] / 1000)}"
+    what = f"{after}: of two that lose sight of each other, one loses what it acknowledges then"
+    without = sorted(set(cluster["nodes"]) - set(cluster["voters"]))
+    if len(cluster["voters"]) == 1:
+        return f"[yellow]{cluster['voters'][0]} goes on alone: what it acknowledges is nowhere else[/yellow]"
+    return what if not without else f"{what}; [yellow]no vote: {', '.join(without)}[/yellow]"
+
+
 def _add_cluster(add_row: Any, facts: dict[str, Any]) -> None:
     cluster = facts["cluster"]
     missing = ", ".join(cluster["missing"])
     add_row("cluster", ", ".join(cluster["nodes"]) + (f"; [red]{missing} cannot be reached[/red]" if missing else ""))
     leader = f"{cluster['leader']}, since term {cluster['term']}" if cluster["leader"] else "[red]none now[/red]"
     add_row("control leader", leader)
+    if cluster["shrink_after_ms"] is not None:
+        add_row("shrinks", shrinking_in_words(cluster))
     if facts["partitions_without_leader"]:
         add_row("without leader", f"[red]{plural(facts['partitions_without_leader'], 'partition')}[/red]")

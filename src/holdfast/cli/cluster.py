@@ -26,7 +26,7 @@ EXIT_NO_QUORUM: Final = 1
 _WIDE: Final = 1000
 # What fits into 80 columns.
 _NARROW: Final = ("node", "state", "role", "leads", "lag", "http")
-_PARTITION = re.compile(r"(?P<topic>[^/]+)(?:/(?P<partition>[0-9]{1,6}))?\Z")
+_PARTITION = re.compile(r"(?P<topic>.+?)(?:/(?P<partition>[0-9]{1,6}))?\Z")
 
 
 @app.command(
@@ -69,7 +69,8 @@ def transfer(
         str | None,
         typer.Argument(
             metavar="[TOPIC[/PARTITION]]",
-            help="The partition, such as orders/3; orders is orders/0.",
+            help="The partition, such as orders/3; orders is orders/0. Where a topic's name ends in / and a number, "
+            "give the partition, too.",
             show_default=False,
         ),
     ] = None,
@@ -160,6 +161,8 @@ def _verdict(described: ClusterDescription) -> str:
         return _verdict_on_pair(described.asked, described.pair)
     if nodes == 1:
         return f"One broker, without others ({asked})."
+    if described.shrink_after_ms is not None and (verdict := _verdict_on_shrunk(described)):
+        return verdict
     may_fail = (nodes - 1) // 2 - len(described.missing)
     spare = f"{may_fail} more may fail" if described.missing else f"{may_fail} of {nodes} may fail"
     if described.missing:
@@ -168,6 +171,17 @@ def _verdict(described: ClusterDescription) -> str:
             "or have another node take the place of one that will not be back: `holdfast cluster replace`.[/]"
         )
     return f"[green]All {nodes} nodes are there ({asked}); {spare}.[/green]"
+
+
+def _verdict_on_shrunk(described: ClusterDescription) -> str | None:
+    """Of a cluster that goes on without a majority of its nodes, or is about to."""
+    without = [node.node for node in described.nodes if not node.is_up and node.node not in described.voters]
+    if not without:
+        return None
+    left, gone = described.voters, ", ".join(without)
+    if len(left) == 1:
+        return f"[yellow]{left[0]} goes on alone: what it acknowledges is nowhere else. Start {gone} again.[/]"
+    return f"[yellow]{gone} cannot be reached and has no vote; {', '.join(left)} go on. Start {gone} again.[/]"
 
 
 def _verdict_on_levels(described: ClusterDescription) -> str | None:

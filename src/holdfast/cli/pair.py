@@ -13,7 +13,7 @@ import typer
 from holdfast.cli import settings
 from holdfast.cli.options import examples
 from holdfast.cli.settings import ConfigFile
-from holdfast.model.errors import ConfigError
+from holdfast.model.errors import ConfigError, NameTaken
 from holdfast.node.config import parse_address
 
 PRIMARY_EXAMPLES = examples(
@@ -48,8 +48,13 @@ Memory = Annotated[
     bool,
     typer.Option("--memory", help="Keep nothing: acknowledge what both have in memory, on temporary files."),
 ]
-HeartbeatMs = Annotated[int, typer.Option(min=100, help="How often the other one is expected to be heard.")]
-Misses = Annotated[int, typer.Option(min=1, help="So many heartbeats missed, and the other one is gone.")]
+HeartbeatMs = Annotated[
+    int | None, typer.Option(min=100, show_default="1000", help="How often the other one is expected to be heard.")
+]
+Misses = Annotated[
+    int | None,
+    typer.Option(min=1, show_default="3", help="After this many missed heartbeats the other one counts as gone."),
+]
 RequireBackup = Annotated[
     bool, typer.Option("--require-backup", help="Refuse to publish rather than store a message on one broker only.")
 ]
@@ -74,8 +79,8 @@ def primary(
     data: Data = None,
     host: Host = None,
     memory: Memory = False,
-    heartbeat_ms: HeartbeatMs = 1000,
-    misses: Misses = 3,
+    heartbeat_ms: HeartbeatMs = None,
+    misses: Misses = None,
     require_backup: RequireBackup = False,
     plain: Plain = False,
     compute_ms: ComputeMs = None,
@@ -83,13 +88,13 @@ def primary(
     config: ConfigFile = None,
     ready_file: ReadyFile = None,
 ) -> None:
-    """Run the primary of a pair; without BACKUP, one broker without replication.
+    """Run the primary of a pair; without BACKUP, or with "", one broker without replication.
 
     Its HTTP interface is on PORT + 10, and the backup reaches it on PORT + 20. If the backup has taken over meanwhile,
     it becomes the backup.
     """
     flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
-    _serve("primary", port, backup, data, host, config, ready_file, flags, memory=memory, plain=plain)
+    _serve("primary", port, backup or None, data, host, config, ready_file, flags, memory=memory, plain=plain)
 
 
 def backup(
@@ -98,8 +103,8 @@ def backup(
     data: Data = None,
     host: Host = None,
     memory: Memory = False,
-    heartbeat_ms: HeartbeatMs = 1000,
-    misses: Misses = 3,
+    heartbeat_ms: HeartbeatMs = None,
+    misses: Misses = None,
     require_backup: RequireBackup = False,
     plain: Plain = False,
     compute_ms: ComputeMs = None,
@@ -108,17 +113,19 @@ def backup(
     ready_file: ReadyFile = None,
 ) -> None:
     """Run the backup of a pair: it has what the primary has, and carries on when that one is gone."""
+    if not primary:
+        raise typer.BadParameter("a backup has a primary; give its HOST:PORT", param_hint="'PRIMARY'")
     flags = _flags(heartbeat_ms, misses, compute_ms, text_dialect, require_backup=require_backup)
     _serve("backup", port, primary, data, host, config, ready_file, flags, memory=memory, plain=plain)
 
 
 def _flags(
-    heartbeat_ms: int, misses: int, compute_ms: str | None, text_dialect: str, *, require_backup: bool
+    heartbeat_ms: int | None, misses: int | None, compute_ms: str | None, text_dialect: str, *, require_backup: bool
 ) -> dict[str, object]:
     return {
-        "heartbeat_ms": str(heartbeat_ms),
-        "misses": str(misses),
-        "require_backup": require_backup,
+        "heartbeat_ms": heartbeat_ms,
+        "misses": misses,
+        "require_backup": require_backup or None,
         "compute_ms": compute_ms,
         "text_dialect": text_dialect,
     }
@@ -144,20 +151,41 @@ def _serve(
     temporary = tempfile.mkdtemp(prefix="holdfast-") if memory else None
     where = temporary or str(data or f"holdfast-{port}")
     try:
-        checked = settings.load(
-            config, flags | _addresses(role, port, partner, host, plain=plain) | _durability(where, memory=memory)
-        )
-        from holdfast.node import logs, process
+        flags |= _durability(where, memory=memory)
 
-        logs.configure(checked.log_level, checked.log_format)
-        code = process.run(checked, ready_file, quiet="HOLDFAST_QUIET" in os.environ)
+        def run() -> int:
+            names = _names(role, Path(where))
+            checked = settings.load(config, flags | _addresses(role, names, port, partner, host, plain=plain))
+            from holdfast.node import logs, process
+
+            logs.configure(checked.log_level, checked.log_format)
+            return process.run(checked, ready_file, quiet="HOLDFAST_QUIET" in os.environ)
+
+        try:
+            code = run()
+        except NameTaken:
+            # Once: from now on the directory says which of the two names this one has.
+            code = run()
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
     raise typer.Exit(code)
 
 
-def _addresses(role: str, port: int, partner: str | None, host: str | None, *, plain: bool) -> dict[str, object]:
+def _names(role: str, directory: Path) -> tuple[str, str]:
+    """The name of this broker and that of the other one: a directory keeps the name it began with."""
+    from holdfast.storage.directory import read_identity
+
+    identity = read_identity(directory)
+    for names in _NODES.values():
+        if identity is not None and identity.node == names[0]:
+            return names
+    return _NODES[role]
+
+
+def _addresses(
+    role: str, names: tuple[str, str], port: int, partner: str | None, host: str | None, *, plain: bool
+) -> dict[str, object]:
     """The settings that the two addresses stand for."""
     partner_host, partner_port = parse_address("the other broker", partner) if partner is not None else ("localhost", 0)
     if partner is not None and not plain and partner_port > 65_535 - _PEER_STEP:
@@ -165,7 +193,7 @@ def _addresses(role: str, port: int, partner: str | None, host: str | None, *, p
     if partner is not None and partner_port == port and partner_host in (*_LOOPBACK, host):
         raise ConfigError(f"{partner} is this broker itself; give the address of the other one")
     listen = host or ("127.0.0.1" if partner_host in _LOOPBACK else "0.0.0.0")
-    node, other = _NODES[role]
+    node, other = names
     addresses: dict[str, object] = {
         "node": node,
         "text": _joined(listen, port),

@@ -32,7 +32,13 @@ def is_address(text: str) -> bool:
 
 
 def checked_addresses(context: typer.Context, addresses: list[str]) -> list[str]:
-    """The addresses, or a sentence that says what to write instead."""
+    """The addresses that are not empty, or a sentence that says what to write instead.
+
+    An empty one stands for a broker that there is not: `"localhost:8080" ""` is one plain broker.
+    """
+    addresses = [address for address in addresses if address]
+    if not addresses:
+        raise typer.BadParameter("the address is empty; write HOST:PORT of a text port, such as localhost:8080")
     # What stands in HOLDFAST_SERVER is for commands that say nothing else.
     source = context.get_parameter_source("server")
     if source is not None and source.name == "COMMANDLINE":

@@ -126,7 +126,7 @@ def publish(
         count = 1
     headers = _headers(header or [])
     if addresses:
-        checked_addresses(context, addresses)
+        addresses = checked_addresses(context, addresses)
         if key is not None or headers or partition is not None:
             raise typer.BadParameter("a text line has no key, no headers and no partition; those need --server")
         session.require_text_broker(addresses)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from holdfast.cli.quantities import plural
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.client import BlockingClient
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.model.messages import Published
 
 
-class Stopped(HoldfastError):
+class Stopped(OutcomeUnknown):
     """Publishing ended half way: the reason, with its code, and how many messages were stored before.
 
     What is known about the list that failed stands in the reason.

@@ -78,7 +78,9 @@ def export(
 
     path = _directory(directory, config)
     if not path.is_dir():
-        raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")
+        raise DataDirectoryError(
+            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
+        )
     if failed and queue is not None:
         raise typer.BadParameter("--queue does not go with --failed: what failed may not even say which topic it is of")
     for line in inspecting.exported_failed(path) if failed else inspecting.exported(path, queue):
@@ -122,7 +124,9 @@ def replay(
             "own one, or store in the settings file"
         )
     if not path.is_dir():
-        raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")
+        raise DataDirectoryError(
+            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
+        )
     logs.configure("error", checked.log_format)
     with output.counter("messages") as counter:
         task = counter.add_task("storing")

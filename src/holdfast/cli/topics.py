@@ -80,11 +80,15 @@ def describe(topic: Topic, server: Server = SERVER_DEFAULT, as_json: Json = Fals
     if as_json:
         output.print_json(described)
         return
+    from rich.markup import escape
+
     created = datetime.fromtimestamp(described.created_ms / 1000).astimezone()
     console = output.console()
-    console.print(f"[bold]{described.topic}[/bold], created {created:%Y-%m-%d %H:%M:%S}, kept {_kept(described)}")
+    console.print(
+        f"[bold]{escape(described.topic)}[/bold], created {created:%Y-%m-%d %H:%M:%S}, kept {_kept(described)}"
+    )
     if described.delivers_from != described.topic:
-        console.print(f"subscribers read {described.delivers_from}, which its processor writes")
+        console.print(f"subscribers read {escape(described.delivers_from)}, which its processor writes")
     columns = ("partition", "leader", "first offset", "next offset", "messages", "size", "segments", "damaged")
     table = output.table(*columns, numbers=tuple(name for name in columns if name != "leader"))
     for each in described.partitions:
@@ -120,7 +124,9 @@ def confirm(question: str, *, yes: bool, otherwise: str = "nothing was deleted")
     if yes:
         return
     if not sys.stdin.isatty():
-        raise typer.BadParameter(f"nobody can be asked here; add --yes. {question}")
+        raise typer.BadParameter(
+            f"standard input is not a terminal, so this cannot be confirmed; add --yes to go ahead. {question}"
+        )
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         output.note(otherwise)

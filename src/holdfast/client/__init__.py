@@ -25,9 +25,9 @@ from holdfast.client.blocking_subscription import BlockingMessage, BlockingSubsc
 from holdfast.client.client import Client, connect
 from holdfast.client.descriptions import BrokerInfo
 from holdfast.client.errors import (
+    AnswerLost,
     ClientClosed,
     MaybeStored,
-    OutcomeUnknown,
     PublishManyLost,
     PublishManyRefused,
     TransactionAborted,
@@ -43,12 +43,21 @@ from holdfast.client.results import PublishResults
 from holdfast.client.subscription import Subscription
 from holdfast.client.transactions import BlockingTransaction, Transaction
 from holdfast.model.callbacks import CallbackDescription
-from holdfast.model.errors import CallerError, ConnectionLost, HoldfastError, RemoteError
+from holdfast.model.errors import (
+    CallerError,
+    ConnectionLost,
+    HoldfastError,
+    NotStored,
+    OutcomeUnknown,
+    Refused,
+    RemoteError,
+)
 from holdfast.model.messages import NewMessage, Published
 from holdfast.model.topics import CursorDescription, TopicDescription
 from holdfast.model.transactions import CommitResult, StageReceipt, WriterDescription
 
 __all__ = [
+    "AnswerLost",
     "BlockingClient",
     "BlockingMessage",
     "BlockingReceiver",
@@ -69,6 +78,7 @@ __all__ = [
     "Message",
     "MessageBatch",
     "NewMessage",
+    "NotStored",
     "OutcomeUnknown",
     "PairMessage",
     "PairPublished",
@@ -80,6 +90,7 @@ __all__ = [
     "Published",
     "ReceivedMessage",
     "Receiver",
+    "Refused",
     "RemoteError",
     "StageReceipt",
     "Subscription",

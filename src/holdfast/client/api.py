@@ -15,14 +15,14 @@ import msgspec
 from holdfast.client.addresses import Addresses
 from holdfast.client.connection import BATCHES, Request, Response
 from holdfast.client.descriptions import BatchResults, BrokerInfo, CursorList, OffsetAnswer, TopicList
-from holdfast.client.errors import OutcomeUnknown
+from holdfast.client.errors import AnswerLost
 from holdfast.client.pool import Pool
 from holdfast.client.retry import call
 from holdfast.model.cluster import ClusterDescription, GroupDescription, MembersDescription
 from holdfast.model.errors import RemoteError
 from holdfast.model.ids import Offset, PartitionId
 from holdfast.model.messages import BatchPublished
-from holdfast.model.names import place_name, topic_name
+from holdfast.model.names import path_part, place_name, topic_name
 from holdfast.model.topics import CursorDescription, TopicDescription
 
 Place = str | int
@@ -153,7 +153,7 @@ class Api:
         return _decoded(await self._call(Request("GET", "/v1/cluster")), ClusterDescription)
 
     async def groups(self, topic: str) -> list[GroupDescription]:
-        path = f"/v1/cluster/groups?topic={topic_name(topic)}"
+        path = f"/v1/cluster/groups?{urlencode({'topic': topic_name(topic)})}"
         return _decoded(await self._call(Request("GET", path)), _Groups).groups
 
     async def transfer(self, topic: str | None, partition: int | None, to: str) -> None:
@@ -194,7 +194,7 @@ class Api:
         deadline = asyncio.get_running_loop().time() + self.timeout_s
         try:
             return await call(self._pool, request, self.timeout_s, resend=False)
-        except OutcomeUnknown:
+        except AnswerLost:
             pass
         try:
             return await call(self._pool, request, max(0.0, deadline - asyncio.get_running_loop().time()))
@@ -211,11 +211,11 @@ def read_request(topic: str, partition: int, offset: int, bytes_max: int, wait_s
 
 
 def _topic_path(topic: str) -> str:
-    return f"/v1/topics/{topic_name(topic)}"
+    return f"/v1/topics/{path_part(topic_name(topic))}"
 
 
 def _cursor_path(topic: str, name: str) -> str:
-    return f"{_topic_path(topic)}/cursors/{place_name(name)}"
+    return f"{_topic_path(topic)}/cursors/{quote(place_name(name), safe=':')}"
 
 
 def _decoded(response: Response, shape: type[T]) -> T:

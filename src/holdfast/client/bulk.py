@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from holdfast.client.encoding import IdMaker, Value, new_message, value_bytes
-from holdfast.client.errors import PublishManyLost, PublishManyRefused
+from holdfast.client.errors import PublishManyLost, PublishManyRefused, may_be_stored
 from holdfast.client.lane import RECORD_OVERHEAD_BYTES, Bulk, Lane, message_bytes
 from holdfast.client.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX, BULK_STREAMS, BULK_WINDOW
 from holdfast.client.results import PublishResults
@@ -140,7 +140,8 @@ class BulkJob:
         if failure is None:
             stored = future.result()
             self._results.set(piece.places, piece.partition, stored.offsets, stored.duplicates)
-        elif self._failure is None:
+        elif self._failure is None or (may_be_stored(failure) and not may_be_stored(self._failure)):
+            # Of several, the one that says that nobody knows is true of all.
             self._failure = failure
         try:
             self._send_next(stream)

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.client.api import Api, Place
 from holdfast.client.connection import Request
 from holdfast.model.callbacks import CallbackDescription
-from holdfast.model.names import cursor_name, topic_name
+from holdfast.model.names import cursor_name, path_part, topic_name
 
 
 class _Subscriptions(msgspec.Struct, frozen=True):
@@ -32,5 +32,5 @@ async def list_subscriptions(api: Api, topic: str | None) -> list[CallbackDescri
 
 
 async def remove_subscription(api: Api, topic: str, name: str) -> None:
-    path = f"/v1/subscriptions/{topic_name(topic)}/{cursor_name(name)}"
+    path = f"/v1/subscriptions/{path_part(topic_name(topic))}/{cursor_name(name)}"
     await api.ask_once(Request("DELETE", path), done_before="subscription_not_found")

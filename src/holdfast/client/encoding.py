@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.errors import BadMessage, TooLarge
+from holdfast.model.errors import BadMessage, BadMessageId, TooLarge
+from holdfast.model.ids import MessageId
 from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX
 from holdfast.model.messages import Header, NewMessage
 from holdfast.model.names import message_id
@@ -41,8 +42,8 @@ def new_message(
 ) -> NewMessage:
     return NewMessage(
         value=value_bytes(value),
-        key=_utf8(key, "the key") if isinstance(key, str) else key,
-        id=None if id is None else message_id(id),
+        key=key if key is None or isinstance(key, bytes) else _text_or_bytes(key, "the key"),
+        id=None if id is None else _text_id(id),
         headers=_header_pairs(headers) if headers else (),
     )
 
@@ -55,9 +56,23 @@ def _header_pairs(headers: Headers) -> tuple[Header, ...]:
         if name == ID_HEADER:
             raise BadMessage(f"the header {ID_HEADER} is where the id travels; give it as id=")
     return tuple(
-        (name, _utf8(content, f"the header {name!r}") if isinstance(content, str) else content)
+        (name, content if isinstance(content, bytes) else _text_or_bytes(content, f"the header {name!r}"))
         for name, content in headers.items()
     )
+
+
+def _text_id(given: object) -> MessageId:
+    if not isinstance(given, str):
+        raise BadMessageId(f"a message id must be text, not {type(given).__name__}")
+    return message_id(given)
+
+
+def _text_or_bytes(given: object, what: str) -> bytes:
+    if isinstance(given, str):
+        return _utf8(given, what)
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise BadMessage(f"{what} must be text or bytes, not {type(given).__name__}")
 
 
 def _utf8(text: str, what: str) -> bytes:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.model.errors import CallerError, ConfigError, ConnectionLost, HoldfastError, RemoteError
+from holdfast.model.errors import (
+    CallerError,
+    ConfigError,
+    ConnectionLost,
+    HoldfastError,
+    RemoteError,
+    RemoteOutcomeUnknown,
+)
 from holdfast.model.messages import Published
 
 
@@ -26,7 +33,7 @@ class WrongPort(ConfigError):
     code = "wrong_port"
 
 
-class OutcomeUnknown(ConnectionLost):
+class AnswerLost(ConnectionLost):
     """The connection broke behind a publish that may not be sent twice: it was stored, or it was not.
 
     Only publishes without ids end here. The client does not guess: sending again could store the
@@ -58,22 +65,32 @@ class PublishManyLost(ConnectionLost):
         super().__init__(_half_way(cause, results))
         self.__cause__ = cause
         self.code = cause.code  # type: ignore[misc]
-        self.outcome_unknown = isinstance(cause, OutcomeUnknown | MaybeStored)
+        self.outcome_unknown = may_be_stored(cause)
         self.results = results
 
 
-class PublishManyRefused(RemoteError):
-    """The broker refused a batch of `publish_many`; `results[i]` is `None` where `i` was not stored."""
+class PublishManyRefused(RemoteOutcomeUnknown):
+    """The broker refused a batch of `publish_many`; others may be stored, as `results` says.
+
+    `results[i]` is `None` where message `i` was not stored or, if `outcome_unknown`, may not have been.
+    """
 
     def __init__(self, cause: RemoteError, results: Sequence[Published | None]) -> None:
         super().__init__(cause.code, _half_way(cause, results), cause.http_status)
         self.__cause__ = cause
+        self.outcome_unknown = may_be_stored(cause)
         self.results = results
+
+
+def may_be_stored(error: BaseException) -> bool:
+    """Whether a publish that ended with this may be stored all the same."""
+    return isinstance(error, AnswerLost | MaybeStored | RemoteOutcomeUnknown)
 
 
 def another(error: BaseException) -> BaseException:
     """The same error for one more caller: one that is raised in many tasks collects all their tracebacks."""
     same = type(error).__new__(type(error), *error.args)
+    same.args = error.args
     same.__dict__.update(error.__dict__)
     same.__cause__ = error.__cause__
     return same

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.client.api import Api
 from holdfast.client.encoding import IdMaker
-from holdfast.client.errors import MAYBE_STORED, MaybeStored, OutcomeUnknown, another
+from holdfast.client.errors import MAYBE_STORED, AnswerLost, MaybeStored, another
 from holdfast.client.limits import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from holdfast.client.store import Messages, Stored, build, places
 from holdfast.model.errors import ConnectionLost, HoldfastError, RemoteError
@@ -162,7 +162,7 @@ class Lane:
                     _fail(waiting, error)
             except ConnectionLost as error:
                 now = loop.time()
-                unknown = isinstance(error, OutcomeUnknown)
+                unknown = isinstance(error, AnswerLost)
                 if isinstance(error, MaybeStored):
                     for each in waiting:
                         each.may_be_stored = True

@@ -1,21 +1,21 @@
 """Messages of two brokers as one stream: each once, and in order. No socket and no clock: times are arguments.
 
 One broker of a pair delivers, the current one. When it dies the other one delivers what may not have arrived, and
-goes on. So a message may come twice: the second one is recognised by its id. And the last messages of the old one may
-still be on their way when the first of the new one is here: before the first message of another broker is taken, the
-current one has to be gone, or has to answer a `PING`, behind which nothing older can come, or has to be silent for
+goes on. After a split, one delivers everything again that the other one took and delivered meanwhile. So a message may
+come twice: the second one is recognised by its id (`delivered_ids.py`). And the last messages of the old one may still
+be on their way when the first of the new one is here: before the first message of another broker is taken, the current
+one has to be gone, or has to answer a `PING`, behind which nothing older can come, or has to be silent for
 `handover_s`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from typing import Final, NamedTuple
 
+from holdfast.client.delivered_ids import DeliveredIds
 from holdfast.wire.text_answers import Delivered
 
-# Ids that are remembered. Between a message and its second delivery lies what a broker had not marked as delivered.
-SEEN_MAX: Final = 100_000
 # What a living broker takes at most to answer a ping.
 HANDOVER_S: Final = 0.05
 # What an id, a topic and the objects around a message take, beside its value.
@@ -28,25 +28,6 @@ class Pong(NamedTuple):
 
 class _Reconnected(NamedTuple):
     """Here one connection ended and the next one began: between the two, the other broker may have delivered."""
-
-
-class Seen:
-    """The last ids, so many and no more."""
-
-    def __init__(self, ids_max: int) -> None:
-        self._ids_max = ids_max
-        self._ids: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, message_id: str) -> bool:
-        return message_id in self._ids
-
-    def add(self, message_id: str) -> None:
-        self._ids[message_id] = None
-        if len(self._ids) > self._ids_max:
-            self._ids.popitem(last=False)
-
-    def clear(self) -> None:
-        self._ids.clear()
 
 
 class _Side:
@@ -83,11 +64,11 @@ class _Side:
 class Merge:
     """The messages of one or two brokers, which are numbered from 0."""
 
-    def __init__(self, brokers: int, *, seen_max: int = SEEN_MAX, handover_s: float = HANDOVER_S) -> None:
+    def __init__(self, brokers: int, *, handover_s: float = HANDOVER_S) -> None:
         self.duplicates = 0
         self._sides = [_Side() for _ in range(brokers)]
         self._current = 0
-        self._seen = Seen(seen_max)
+        self._seen = DeliveredIds()
         self._handover_s = handover_s
         # The ping whose answer shows that the current broker has nothing older, and when it was asked for.
         self._asked: tuple[int, float] | None = None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, cast
 
 from holdfast.client.addresses import Address, parse_text_address
-from holdfast.model.errors import ConfigError, WorldError
+from holdfast.model.errors import ConfigError, Internal, NotStored, OutcomeUnknown, codes_of
 from holdfast.model.limits import MESSAGE_ID_BYTES_MAX, MIB
 
 BROKERS_MAX: Final = 2
@@ -21,15 +21,25 @@ _log = logging.getLogger("holdfast.client")
 
 
 class ConnectionChange(NamedTuple):
-    """A broker was lost, with the reason, or is there again."""
+    """A broker was lost, with the reason, or is there again.
+
+    `gap_s`: for so long a subscriber without a name could not hear what may have been delivered to others.
+    """
 
     broker: str
     is_connected: bool
     reason: str = ""
+    gap_s: float | None = None
 
     def __str__(self) -> str:
         if self.is_connected:
-            return f"connected to the broker at {self.broker}"
+            connected = f"connected to the broker at {self.broker}"
+            if self.gap_s is None:
+                return connected
+            return (
+                f"{connected} after {self.gap_s:.1f} s: messages published meanwhile may be missing here; "
+                "a subscriber with a name gets them"
+            )
         return f"lost the broker at {self.broker}: {self.reason}"
 
 
@@ -56,13 +66,8 @@ def pair_addresses(brokers: Sequence[str]) -> dict[str, Address]:
 
 def passing_codes() -> frozenset[str]:
     """Codes of answers after which another try, or the other broker, may help."""
-    codes = {"too_many_connections", "half_line_timeout"}
-    kinds = [WorldError]
-    while kinds:
-        kind = kinds.pop()
-        codes.add(kind.code)
-        kinds += kind.__subclasses__()
-    return frozenset(codes)
+    passing = codes_of(NotStored) | codes_of(OutcomeUnknown) | {"too_many_connections", "half_line_timeout"}
+    return passing - {Internal.code}
 
 
 class LineConnection(asyncio.Protocol):

@@ -64,6 +64,9 @@ class _Side:
         self.heard_at = 0.0
         self.was_tried = False
         self.trouble = ""
+        # When a subscription ended that has not begun again, and when the last message came.
+        self.lost_at: float | None = None
+        self.delivered_at = float("-inf")
 
 
 class PairSubscriber:
@@ -71,6 +74,7 @@ class PairSubscriber:
 
     It follows what is published from its beginning on. With a `name` the brokers keep its place: what was published
     while it was away comes first. It reconnects by itself; `on_change` is told of every connection lost and regained.
+    Without a name it does not get what is delivered while it is not connected: `ConnectionChange.gap_s` says so.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class PairSubscriber:
         fields = ["SUBSCRIBE_ID", self.topic, *([] if name is None else [cursor_name(name)])]
         # The dialects differ in what they say to a SUBSCRIBE, and in nothing about a PING behind it.
         self._greeting = "|".join(fields).encode() + b"\nPING\n"
+        self._keeps_place = name is not None
         self._patience_s = patience_s
         self._on_change = on_change
         self._passing_codes = passing_codes()
@@ -208,6 +213,8 @@ class PairSubscriber:
                 pause_s = _PAUSE_S_MIN
             if side.is_subscribed or not side.was_tried:
                 self._on_change(ConnectionChange(side.broker, False, reason))
+            if side.is_subscribed:
+                side.lost_at = asyncio.get_running_loop().time()
             side.is_subscribed, side.was_tried, side.trouble = False, True, reason
             self._merge.lost(side.number)
             self._news.set()
@@ -275,8 +282,24 @@ class PairSubscriber:
         side.is_subscribed = True
         if side.trouble:
             side.trouble = ""
-            self._on_change(ConnectionChange(side.broker, True))
-        side.was_tried = True
+            self._on_change(ConnectionChange(side.broker, True, gap_s=self._gap_s(side)))
+        side.was_tried, side.lost_at = True, None
+
+    def _gap_s(self, side: _Side) -> float | None:
+        """How long messages may have gone past this subscriber; none if they cannot.
+
+        Only the primary delivers. The other broker has taken over if it was connected and a message came from it.
+        """
+        others = [other for other in self._sides if other is not side]
+        lost_at = [each.lost_at for each in self._sides if each.lost_at is not None]
+        if self._keeps_place or not lost_at:
+            return None
+        now = asyncio.get_running_loop().time()
+        if not any(other.is_subscribed for other in others):
+            return now - max(lost_at)
+        if side.lost_at is None or any(other.delivered_at > side.lost_at for other in others):
+            return None
+        return now - side.lost_at
 
     def _on_other_line(self, side: _Side, connection: LineConnection, line: bytes, now: float) -> None:
         try:
@@ -286,6 +309,7 @@ class PairSubscriber:
             connection.end("it is not the text port of a broker")
             return
         if isinstance(answer, Delivered):
+            side.delivered_at = now
             self._merge.came(side.number, answer, now)
         elif isinstance(answer, Refused):
             if answer.code == "topic_not_found" and side.is_subscribed:

@@ -176,7 +176,8 @@ class _Connection(asyncio.Protocol):
             except BadCommand as error:
                 self._give_up(error.message)
                 return
-            self._receiver._arrived(self, messages, len(lines))
+            if messages:
+                self._receiver._arrived(self, messages, len(lines))
         if len(self._half_line) > _LINE_BYTES_MAX:
             self._give_up(f"a line has more than {_LINE_BYTES_MAX} bytes")
 

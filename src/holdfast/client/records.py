@@ -43,7 +43,7 @@ class RecordFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._buffer = bytearray()
         self._encoder = msgspec.json.Encoder()
-        _cut_torn_line(self._descriptor)
+        _end_last_line(self._descriptor)
 
     def __enter__(self) -> RecordFile:
         return self
@@ -70,12 +70,26 @@ class RecordFile:
             del self._buffer[:written]
 
 
-def _cut_torn_line(descriptor: int) -> None:
+def _end_last_line(descriptor: int) -> None:
     size = os.fstat(descriptor).st_size
     start = max(0, size - _TAIL_BYTES)
     tail = os.pread(descriptor, _TAIL_BYTES, start)
-    if tail and not tail.endswith(b"\n") and (b"\n" in tail or start == 0):
-        os.ftruncate(descriptor, start + tail.rfind(b"\n") + 1)
+    if not tail or tail.endswith(b"\n"):
+        return
+    last = tail[tail.rfind(b"\n") + 1 :]
+    is_seen_whole = len(last) < len(tail) or start == 0
+    if is_seen_whole and last.startswith(b"{") and not _is_json(last):
+        os.ftruncate(descriptor, size - len(last))
+    else:
+        os.write(descriptor, b"\n")
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 class Begun(NamedTuple):

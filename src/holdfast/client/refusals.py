@@ -39,7 +39,7 @@ def error_body(response: Response) -> ErrorBody:
 
 def remote_error(response: Response) -> RemoteError:
     body = error_body(response)
-    return RemoteError(body.code, body.message, response.status)
+    return RemoteError(body.code, body.message, response.status, body.next_offset)
 
 
 def is_foreign(error: ErrorBody | RemoteError) -> bool:

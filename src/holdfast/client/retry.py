@@ -9,22 +9,14 @@ from collections import Counter
 
 from holdfast.client.addresses import Addresses
 from holdfast.client.connection import Request, Response
-from holdfast.client.errors import MAYBE_STORED, AttemptFailed, MaybeStored, OutcomeUnknown
+from holdfast.client.errors import MAYBE_STORED, AnswerLost, AttemptFailed, MaybeStored
 from holdfast.client.limits import ATTEMPT_TIMEOUT_S, PAUSE_S_MAX, PAUSE_S_MIN, RETRIED_STATUSES
 from holdfast.client.pool import Pool
 from holdfast.client.refusals import is_foreign, remote_error
-from holdfast.model.errors import ConnectionLost, RemoteError
+from holdfast.model.errors import ConnectionLost, LeaderChanged, NotStored, OutcomeUnknown, RemoteError
 
-# Codes that promise that nothing was stored, so that even a publish without ids may be sent again.
-_NOTHING_STORED_CODES = frozenset(
-    ("unavailable", "shutting_down", "disk_full", "overloaded", "no_quorum", "node_removed", "not_leader")
-)
-# The leader was lost behind it: the one code that says that nobody knows.
-_OUTCOME_UNKNOWN_CODE = "leader_changed"
 # It was taken out of its cluster: no later try changes that, another broker may be there.
 _REMOVED_CODE = "node_removed"
-# From here on what stands in between may have asked a broker first, and not liked or not got its answer.
-_MAY_BE_DONE_STATUS = 500
 
 _log = logging.getLogger("holdfast.client")
 
@@ -63,7 +55,7 @@ class Patience:
                     raise self._in_vain() if self._stores and self._may_be_stored else failure
             elif self._addresses.is_news(failure.code):
                 _log.warning("%s: %s says %s (%s); trying again", self._what, who, failure.code, failure.message)
-            self._may_be_stored |= failure.code == _OUTCOME_UNKNOWN_CODE or _may_be_done(failure)
+            self._may_be_stored |= isinstance(failure, OutcomeUnknown)
             self._last_remote = self._last_word = failure
             self._tried[f"{who} said {failure.code}"] += 1
         else:
@@ -103,7 +95,7 @@ async def call(
     """Send until there is an answer that is no reason to try again, at most for `budget_s`.
 
     An answer that no broker gave is a reason: something else listens at the address for a while, or stands in between.
-    With `resend=False` a request that may have arrived is not sent again: that is `OutcomeUnknown`.
+    With `resend=False` a request that may have arrived is not sent again: that is `AnswerLost`.
     `wait_s` is how long the broker was asked to wait before it answers. With `stores`, one that ends in vain says
     whether it may have been stored all the same.
     """
@@ -116,28 +108,23 @@ async def call(
             response = await pool.attempt(request, timeout_s)
         except AttemptFailed as failure:
             if failure.sent and not resend:
-                raise _outcome_unknown(request, failure) from failure
+                raise _answer_lost(request, failure) from failure
             await patience.failed(failure)
             continue
         if response.status < 400:
             return response
         error = remote_error(response)
-        if error.code == _OUTCOME_UNKNOWN_CODE and not resend:
-            raise _outcome_unknown(request, error) from error
-        if _may_be_done(error) and not resend:
-            raise _outcome_unknown(request, error) from error
+        if isinstance(error, OutcomeUnknown) and not resend:
+            lost = error.code == LeaderChanged.code or is_foreign(error)
+            raise _answer_lost(request, error) if lost else error from error
         is_passing = response.status in RETRIED_STATUSES or is_foreign(error)
-        if not is_passing or not (resend or error.code in _NOTHING_STORED_CODES):
+        if not is_passing or not (resend or isinstance(error, NotStored)):
             raise error
         await patience.failed(error)
 
 
-def _may_be_done(error: RemoteError) -> bool:
-    return is_foreign(error) and error.http_status is not None and error.http_status >= _MAY_BE_DONE_STATUS
-
-
-def _outcome_unknown(request: Request, failure: AttemptFailed | RemoteError) -> OutcomeUnknown:
-    return OutcomeUnknown(
+def _answer_lost(request: Request, failure: AttemptFailed | RemoteError) -> AnswerLost:
+    return AnswerLost(
         f"lost the broker behind {request} ({failure}): it is not known whether it was stored, and "
         "without message ids it may not be sent again"
     )

@@ -151,7 +151,7 @@ class Leading:
         raft = self._raft
         match = {member: progress.match for member, progress in self.progress.items()}
         match[raft.replica] = raft.durable
-        if raft.seat is not None and self._is_alone and raft.durable < raft.members_index:
+        if self._is_alone and raft.durable < raft.members_index:
             return  # of two, alone is who has that on its disk: else a crash could bring the other one back
         index = raft.members.quorum_index(match)
         # Entries of earlier terms are never committed by counting, only with one of this term (3.6.2).

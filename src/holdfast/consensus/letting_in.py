@@ -5,6 +5,8 @@
 - *A node that is missing* in a group learns, and then votes (`membership` says which nodes belong to all groups).
 - *A node that goes* is taken out while those who stay are a majority that is there and has everything. Where it leads,
   it hands over first. In the control group it listens on until it is out of all others.
+- *A node that is gone* may lose its vote, where the cluster is set to shrink: it listens, and votes again when it is
+  back. The group that `leaves_last` waits until it votes in no other.
 - *Nobody's voters change on old evidence*: those who vote then are asked anew first (`evidence`).
 - *Of a pair, the control group is the last*: who votes there may take over, and must have everything then.
 """
@@ -24,9 +26,13 @@ from holdfast.model.ids import LogIndex
 class LettingIn:
     """What the leaders of one node's groups do about their members, from one look to the next."""
 
-    def __init__(self, current_life_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, current_life_of: Callable[[str], str | None], is_gone: Callable[[str], bool] = lambda node: False
+    ) -> None:
         # Of which of its disks a node last spoke; `None` while it has not been heard.
         self._current_life_of = current_life_of
+        # Whether a node was silent for so long that it shall not vote any more.
+        self._is_gone = is_gone
         # What was committed when groups were looked at last.
         self._decided: dict[Raft, LogIndex] = {}
         # Of those who would be the second voter: whether they have everything in all groups. Found once in a look.
@@ -60,14 +66,15 @@ class LettingIn:
         `wanted` are the nodes that belong to every group. Who `goes` is taken out, but for those who are to listen on;
         `beside` are all groups of this node. A reign that is not informed of what was decided about nodes before it
         began lets nobody in and takes nobody out: one could have left meanwhile, or have come back. Where two become
-        one, a group that `leaves_last` waits for all others. `partner` is the other of a pair while it
-        belongs to no group. Nobody votes here who does not vote in the groups of `before`, for good.
+        one, or a node is gone, a group that `leaves_last` waits for all others. `partner` is the other of a pair while
+        it belongs to no group. Nobody votes here who does not vote in the groups of `before`, for good.
         """
         if goes(raft.replica):
             return None  # it hands over first: who leads next takes it out
         step = (
             self._mended(leading, raft, goes)
             or self._by_rows(leading, raft, wanted, goes, listens, beside if leaves_last else (), is_informed)
+            or self._without_vote_of_one_gone(leading, raft, beside if leaves_last else ())
             or self._with_partner(raft, partner)
             or self._next_step_of_a_learner(leading, raft, goes, beside, before)
         )
@@ -139,6 +146,15 @@ class LettingIn:
                 return Members(voters, learners - {leaver})
         return None
 
+    def _without_vote_of_one_gone(self, leading: Leading, raft: Raft, first: Collection[Raft]) -> Members | None:
+        """Of three at least: of two, the one that is left has no majority to decide it with."""
+        voters, learners = raft.members
+        for gone in sorted(voter for voter in voters if len(voters) > 2 and self._is_gone(node_of(voter))):
+            is_last = all(each is raft or _is_out_for_good(gone, each) for each in first)
+            if is_last and self.is_enough(leading, raft, voters - {gone}):
+                return Members(voters - {gone}, learners | {gone})
+        return None
+
     def is_enough(self, leading: Leading, raft: Raft, voters: Collection[ReplicaId]) -> bool:
         """Whether those of them that are there and have everything are a majority of them.
 
@@ -170,8 +186,10 @@ class LettingIn:
         for learner in sorted(members.learners):
             if goes(learner):
                 continue
-            if self._now(learner) != learner:
-                return Members(members.voters, members.learners - {learner})  # it was somebody else's disk
+            if (now := self._now(learner)) != learner:
+                # Its disk was lost again. Without the new one, nothing here says that its node belongs to the group.
+                is_missed = node_of(learner) not in voting_nodes and not goes(now)
+                return Members(members.voters, members.learners - {learner} | ({now} if is_missed else set()))
             if node_of(learner) in voting_nodes or not self._has_everything(leading, raft, learner):
                 continue
             is_wanted = _votes_for_good(learner, before) and self._may_be_second(raft, learner, beside)

@@ -26,8 +26,14 @@ class LogShape:
     def of_runs(
         cls, base_index: LogIndex, base_term: Term, runs: Iterable[tuple[LogIndex, Term]], last_index: LogIndex
     ) -> LogShape:
-        """From the first index of each run of entries with equal terms."""
+        """From the first index of each run of entries with equal terms.
+
+        Entries before the first run are damaged on disk; their terms are unknown, and `base_term` stands for them.
+        """
         shape = cls(base_index, base_term, last_index)
+        runs = list(runs)
+        if base_index < last_index and (not runs or runs[0][0] > base_index + 1):
+            runs.insert(0, (LogIndex(base_index + 1), base_term))
         for start, term in runs:
             shape._starts.append(start)
             shape._terms.append(term)

@@ -103,7 +103,10 @@ class Change(NamedTuple):
 
 
 class Membership:
-    """The rows of all nodes that have one. `voters` are always those of the control group where a command stands."""
+    """The rows of all nodes that have one.
+
+    `replicas` are always the voters and learners of the control group where a command stands.
+    """
 
     def __init__(self, rows: Iterable[Member] = ()) -> None:
         self.rows = {row.node: row for row in rows}
@@ -114,17 +117,17 @@ class Membership:
         row = self.rows.get(node)
         return 0 if row is None else row.number
 
-    def place_of(self, node: str, voters: Collection[ReplicaId]) -> Place | None:
+    def place_of(self, node: str, replicas: Collection[ReplicaId]) -> Place | None:
         """`None` for a node that has nothing to do with this cluster."""
         row = self.rows.get(node)
         if row is not None:
             return row.place
-        return Place.VOTER if node in map(node_of, voters) else None
+        return Place.VOTER if node in map(node_of, replicas) else None
 
-    def wanted(self, voters: Collection[ReplicaId]) -> set[str]:
+    def wanted(self, replicas: Collection[ReplicaId]) -> set[str]:
         """The nodes that belong to every group."""
         named = {row.node for row in self.rows.values() if row.place in (Place.JOINING, Place.VOTER)}
-        return named | {node_of(voter) for voter in voters if node_of(voter) not in self.rows}
+        return named | {node_of(each) for each in replicas if node_of(each) not in self.rows}
 
     def goes(self, replica: ReplicaId) -> bool:
         """Whether it is to leave the groups it is in. One that nothing is known of stays."""
@@ -150,9 +153,9 @@ class Membership:
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def refusal(self, change: Change, voters: Collection[ReplicaId]) -> CallerError | None:
+    def refusal(self, change: Change, replicas: Collection[ReplicaId]) -> CallerError | None:
         """Why it cannot be made; the same on every node."""
-        row, place = self.rows.get(change.node), self.place_of(change.node, voters)
+        row, place = self.rows.get(change.node), self.place_of(change.node, replicas)
         busy = self.under_way
         if change.kind is Kind.JOIN:
             if place is Place.LEAVING or (busy is not None and busy.node != change.node):
@@ -164,12 +167,12 @@ class Membership:
             case Kind.LEAVE:
                 if busy is not None and busy.node != change.node:
                     return self._busy()
-                if self.wanted(voters) <= {change.node}:
+                if self.wanted(replicas) <= {change.node}:
                     return WouldLoseQuorum(f"{change.node} is the last node of this cluster; stop it instead")
             case Kind.REPLACE:
-                return self._replace_refusal(change, voters)
+                return self._replace_refusal(change, replicas)
             case Kind.DRAIN:
-                if not any(node != change.node and self.may_lead(node) for node in self.wanted(voters)):
+                if not any(node != change.node and self.may_lead(node) for node in self.wanted(replicas)):
                     return WouldLoseQuorum(f"nobody but {change.node} may lead; drain it when another one may")
             case Kind.SETTLE if place is not Place.JOINING:
                 return MembershipChanging(f"{change.node} is not joining any more")
@@ -177,16 +180,16 @@ class Membership:
                 return MembershipChanging(f"{change.node} is not leaving any more")
         return None
 
-    def _replace_refusal(self, change: Change, voters: Collection[ReplicaId]) -> CallerError | None:
+    def _replace_refusal(self, change: Change, replicas: Collection[ReplicaId]) -> CallerError | None:
         busy = self.under_way
-        other = self.place_of(change.other, voters)
+        other = self.place_of(change.other, replicas)
         if change.node == change.other:
             return BadValue(f"{change.node} cannot take its own place; give it an empty disk and start it again")
         if other is None or other is Place.REMOVED:
             return NodeNotFound(f"{change.other} is no node of this cluster")
         if busy is not None and busy.node not in (change.node, change.other):
             return self._busy()
-        if self.place_of(change.node, voters) is Place.LEAVING or other is Place.JOINING:
+        if self.place_of(change.node, replicas) is Place.LEAVING or other is Place.JOINING:
             return self._busy()
         return None
 
@@ -197,16 +200,18 @@ class Membership:
         undo = f"; `cluster remove {busy.node} --undo` has it stay" if busy.place is Place.LEAVING else ""
         return MembershipChanging(f"{busy.node} is {busy.place}, and that has to be over first{undo}")
 
-    def apply(self, change: Change, number: int, voters: Collection[ReplicaId], lives: Collection[str]) -> list[Member]:
+    def apply(
+        self, change: Change, number: int, replicas: Collection[ReplicaId], lives: Collection[str]
+    ) -> list[Member]:
         """The rows that it changes. Raises why it cannot be made; one that was made already changes nothing.
 
         `lives` are those under which the control group knows the node, and the one it last said it had.
         """
-        if self._is_made(change, voters):
+        if self._is_made(change, replicas):
             return []
         if change.expects != self.number_of(change.node):
             raise self._busy()
-        if (refusal := self.refusal(change, voters)) is not None:
+        if (refusal := self.refusal(change, replicas)) is not None:
             raise refusal
         row = self.rows.get(change.node) or Member(change.node, Place.VOTER, 0, 0)
         row = row._replace(number=number, since_ms=change.since_ms)
@@ -241,8 +246,8 @@ class Membership:
             return []
         return [old._replace(place=Place.LEAVING, number=number, since_ms=row.since_ms, replaces="")]
 
-    def _is_made(self, change: Change, voters: Collection[ReplicaId]) -> bool:
-        row, place = self.rows.get(change.node), self.place_of(change.node, voters)
+    def _is_made(self, change: Change, replicas: Collection[ReplicaId]) -> bool:
+        row, place = self.rows.get(change.node), self.place_of(change.node, replicas)
         match change.kind:
             case Kind.JOIN | Kind.KEEP:
                 return place in (Place.JOINING, Place.VOTER)

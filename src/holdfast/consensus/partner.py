@@ -50,7 +50,12 @@ class Standing(NamedTuple):
 
 
 class PartnerWatch:
-    """Gone is who refuses a new connection after the old one broke, or was silent for too long."""
+    """Gone is who refuses a new connection after the old one broke, or was silent for too long.
+
+    Where the partner speaks only when it is asked (`asked`), a heartbeat is missed when it has no answer after half an
+    interval. Silence between an answer and the next question says nothing: with one miss allowed, an answer that comes
+    a moment later than the one before would make a healthy partner look gone.
+    """
 
     def __init__(self, settings: PairSettings, now_s: float) -> None:
         self.settings = settings
@@ -58,6 +63,9 @@ class PartnerWatch:
         self.heard_at_s = self._looked_at_s = now_s
         self._was_heard = False
         self._is_linked = False
+        # Whether it is asked at all, and since when a question has no answer.
+        self._asks = False
+        self._asked_s: float | None = None
 
     def linked(self, now_s: float) -> bool:
         """There is a connection to it; whether it was thought to be gone."""
@@ -66,11 +74,19 @@ class PartnerWatch:
 
     def unlinked(self) -> None:
         self._is_linked = False
+        self._asked_s = None
+
+    def asked(self, now_s: float) -> None:
+        """A heartbeat left over the connection there is, and is to be answered."""
+        self._asks = True
+        if self._asked_s is None:
+            self._asked_s = now_s
 
     def heard(self, now_s: float) -> bool:
         """It said something; whether it was thought to be gone."""
         self.heard_at_s = now_s
         self._was_heard = True
+        self._asked_s = None
         was_away, self.is_away = self.is_away, False
         return was_away
 
@@ -84,7 +100,14 @@ class PartnerWatch:
             # It was this one that stood still: what the partner said meanwhile was not read yet.
             self.heard_at_s = now_s
         self._looked_at_s = now_s
-        return now_s - self.heard_at_s > self.settings.patience_s and self._gone()
+        return now_s - self._silent_since_s(now_s) > self.settings.patience_s and self._gone()
+
+    def _silent_since_s(self, now_s: float) -> float:
+        if not self._asks or not self._is_linked:
+            return self.heard_at_s
+        if self._asked_s is None:
+            return now_s
+        return max(self.heard_at_s, self._asked_s - self.settings.heartbeat_s / 2)
 
     def _gone(self) -> bool:
         was_away, self.is_away = self.is_away, True

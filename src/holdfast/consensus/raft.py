@@ -71,6 +71,7 @@ class Raft:
         # Configurations that are about to leave the log; until then a crash may bring them back.
         self._leaving_members: tuple[MembersAt, ...] = ()
         self._term_number = 0
+        self._shown_before_term = self.commit
         self._held: list[tuple[int, ReplicaId, Message]] = []
         self._messages: list[tuple[ReplicaId, Message]] = []
         self._install: Install | None = None
@@ -92,8 +93,13 @@ class Raft:
 
     @property
     def shown(self) -> LogIndex:
-        """What is committed and durable here: a node shows nothing that it could forget."""
-        return min(self.commit, self.durable)
+        """What is committed and durable here: a node shows nothing that it could forget.
+
+        Until the term is on the disk, that is what was shown before it: a crash would bring back an earlier term, in
+        which an older leader could cut what is new.
+        """
+        shown = min(self.commit, self.durable)
+        return shown if self.is_term_saved else min(shown, self._shown_before_term)
 
     @property
     def is_term_saved(self) -> bool:
@@ -202,6 +208,18 @@ class Raft:
             self._silent_ticks = max(self._silent_ticks, self.timing.election_ticks)
             self._patience_ticks = self._silent_ticks + 1 + self._dice(self.timing.suspicion_ticks)
 
+    def stand_first(self, *, is_first: bool) -> None:
+        """Favour one member at the first election of a new group: it stands at once, and the others wait twice as long.
+
+        A group that has had a leader elects the next one as usual.
+        """
+        if self.term > 0 or self.shape.last_index >= 0:
+            return
+        if is_first:
+            self.campaign()
+        else:
+            self._patience_ticks *= 2
+
     def wake(self) -> None:
         if self.is_asleep:
             self.is_asleep = False
@@ -226,6 +244,11 @@ class Raft:
         self.shape.append(self.term, count)
         self.leading.appended()
 
+    @property
+    def hard_state(self) -> HardState:
+        """What must survive a crash, as it is now."""
+        return HardState(self.term, self.vote, (*self._leaving_members, *self.members_history))
+
     def hard_state_with(self, members: Members) -> HardState:
         """What must be on the disk before the leader writes a configuration into its log."""
         taken = MembersAt(LogIndex(self.shape.last_index + 1), self.term, members)
@@ -248,9 +271,8 @@ class Raft:
         """Everything that is to be done now; asking again gives what came up since."""
         replicate = self.leading.prepare() if self.leading is not None else []
         self._following.pay_answer()
-        hard_state = HardState(self.term, self.vote, (*self._leaving_members, *self.members_history))
         ready = Ready(
-            hard_state if self._hard_state_changed else None,
+            self.hard_state if self._hard_state_changed else None,
             self._hard_state_number,
             self._is_hard_state_first,
             self._install,
@@ -358,6 +380,7 @@ class Raft:
         self._wait_anew()
 
     def _enter_term(self, term: Term, *, vote: ReplicaId) -> None:
+        self._shown_before_term = self.shown
         self.term, self.vote = term, vote
         self._takes_over = False
         self._change_hard_state()
@@ -375,7 +398,7 @@ class Raft:
 
     def _wait_anew(self) -> None:
         self._silent_ticks = 0
-        self._patience_ticks = self.timing.election_ticks + 1 + self._dice(self.timing.election_ticks)
+        self._patience_ticks = self.timing.election_ticks + 1 + self._dice(max(1, self.timing.election_spread_ticks))
 
     # --- the log (3.5) ------------------------------------------------------------------------------
 

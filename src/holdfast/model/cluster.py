@@ -135,3 +135,11 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     pair: Annotated[PairDescription | None, Meta(description="of the node that was asked, if it is one of a pair")] = (
         None
     )
+    voters: Annotated[list[str], Meta(description="nodes of which a majority decides; empty for a store")] = []
+    shrink_after_ms: Annotated[
+        int | None,
+        Meta(
+            description="how long a node is silent before the node that was asked goes on without its vote; null where "
+            "a majority of the nodes is always needed"
+        ),
+    ] = None

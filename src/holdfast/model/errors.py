@@ -1,38 +1,24 @@
 """What can go wrong, with a stable code for each case.
 
-Three kinds, never mixed: `CallerError` (the request is wrong: nothing was changed, do not retry as it
-is), `WorldError` (disk, peer or database: nothing was promised, a retry may work) and plain assertions
-for bugs of our own. Codes are part of the interface: they may be added, never changed.
+Every error is one of the three in `outcomes.py`: `Refused`, `NotStored` or `OutcomeUnknown`. Bugs of our own are plain
+assertions. Codes are part of the interface: they may be added, never changed, and each belongs to one of the three.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from holdfast.model.outcomes import OUTCOMES as OUTCOMES
+from holdfast.model.outcomes import HoldfastError as HoldfastError
+from holdfast.model.outcomes import NotStored as NotStored
+from holdfast.model.outcomes import OutcomeUnknown as OutcomeUnknown
+from holdfast.model.outcomes import Refused as Refused
+from holdfast.model.outcomes import RemoteError as RemoteError
+from holdfast.model.outcomes import RemoteOutcomeUnknown as RemoteOutcomeUnknown
+from holdfast.model.outcomes import WorldError as WorldError
+from holdfast.model.outcomes import codes_of as codes_of
 
 
-class HoldfastError(Exception):
-    """Base of everything Holdfast raises on purpose; `code` is stable, the text is for people."""
-
-    code: ClassVar[str] = "error"
-    http_status: ClassVar[int] = 500
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
-
-
-class CallerError(HoldfastError):
+class CallerError(Refused):
     """The caller's fault: a clear message, nothing changed."""
-
-    code = "bad_request"
-    http_status = 400
-
-
-class WorldError(HoldfastError):
-    """The world's fault: nothing was promised; trying again later may work."""
-
-    code = "unavailable"
-    http_status = 503
 
 
 class BadCommand(CallerError):
@@ -240,23 +226,31 @@ class ConfigError(CallerError):
     code = "bad_config"
 
 
-class Unavailable(WorldError):
-    """The backend cannot take this now. Nothing was stored: spill it, refuse it or try again."""
+class NameTaken(ConfigError):
+    """The partner goes by this node's name, and was there first. The directory has the other name from now on."""
 
-    code = "unavailable"
+    code = "name_taken"
+
+
+class Unavailable(NotStored):
+    """The backend cannot take this now: spill it, refuse it or try again."""
 
 
 class ShuttingDown(Unavailable):
+    """The broker is stopping and did not take this. What it took and cannot answer any more is `LeaderChanged`."""
+
     code = "shutting_down"
 
 
 class DiskFull(Unavailable):
+    """There is no room. What was written in part is removed again, or it is another error."""
+
     code = "disk_full"
     http_status = 507
 
 
-class StorageFailed(Unavailable):
-    """A sync failed: what reached the disk is unknown, so nothing is acknowledged until a restart."""
+class StorageFailed(OutcomeUnknown):
+    """A write or a sync failed: what reached the disk is unknown, so nothing is acknowledged until a restart."""
 
     code = "storage_failed"
 
@@ -279,8 +273,8 @@ class NoGroupAnswers(Unavailable):
     code = "no_group_answers"
 
 
-class LeaderChanged(WorldError):
-    """The leader was lost before it could tell: what was sent may be stored or not. With ids, send it again."""
+class LeaderChanged(OutcomeUnknown):
+    """The node or the database that had this was lost before it could answer."""
 
     code = "leader_changed"
 
@@ -290,19 +284,19 @@ class LeaderChanged(WorldError):
         self.mark = mark
 
 
-class CommitPending(WorldError):
+class CommitPending(OutcomeUnknown):
     """The commit is decided and will be visible; that it is so far could not be seen in time. Commit again, or ask."""
 
     code = "commit_pending"
 
 
-class StagingFull(WorldError):
+class StagingFull(NotStored):
     """So much is staged that no more is taken until some of it is committed, dropped or expired."""
 
     code = "staging_full"
 
 
-class DamagedData(WorldError):
+class DamagedData(NotStored):
     """Stored bytes fail their checksum. They are reported and never served; go on at `next_offset`."""
 
     code = "damaged_data"
@@ -316,19 +310,19 @@ class DamagedData(WorldError):
         return type(self), (self.message, self.next_offset)
 
 
-class ReadFailed(WorldError):
+class ReadFailed(NotStored):
     """The disk did not give what was stored; it may be there all the same."""
 
     code = "read_failed"
 
 
-class DataDirectoryError(WorldError):
+class DataDirectoryError(NotStored):
     """The data directory cannot be used: locked, not ours, another version, no permission."""
 
     code = "data_directory"
 
 
-class BackupDamaged(WorldError):
+class BackupDamaged(NotStored):
     """A file of a backup is missing, or not as it was written."""
 
     code = "backup_damaged"
@@ -346,32 +340,17 @@ class BuildTooOld(DataDirectoryError):
     code = "build_too_old"
 
 
-class ClusterLevelTooLow(WorldError):
+class ClusterLevelTooLow(NotStored):
     """Some node runs a build that would not understand this; nothing was changed."""
 
     code = "cluster_level_too_low"
     http_status = 409
 
 
-class ConnectionLost(WorldError):
-    """The client lost the broker and could not reach it again in time."""
+class ConnectionLost(OutcomeUnknown):
+    """The client lost the broker and could not reach it again in time. What it sent may have arrived."""
 
     code = "connection_lost"
-
-
-class RemoteError(HoldfastError):
-    """An error a broker answered with; the client raises it with the broker's own code."""
-
-    code = "remote"
-
-    def __init__(self, code: str, message: str, http_status: int = 500) -> None:
-        super().__init__(message)
-        self.code = code  # type: ignore[misc]
-        self.http_status = http_status  # type: ignore[misc]
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process borders in job runners; the default would forget code and status.
-        return type(self), (self.code, self.message, self.http_status)
 
 
 class BadHttp(CallerError):
@@ -420,13 +399,14 @@ class NotSupported(CallerError):
     http_status = 501
 
 
-class Overloaded(WorldError):
-    """The requests that are being received hold all the memory they may; nothing was stored."""
+class Overloaded(NotStored):
+    """Requests being received, or answers that nobody takes, hold all the memory they may; nothing was done."""
 
     code = "overloaded"
 
 
-class Internal(HoldfastError):
+class Internal(OutcomeUnknown):
     """A bug of ours: what happened stands in the broker's log, never in the answer."""
 
     code = "internal"
+    http_status = 500

@@ -26,22 +26,34 @@ TOPICS_MAX: Final = 10_000
 # Each is an open file; where the system allows fewer files, fewer partitions are allowed.
 PARTITIONS_MAX: Final = 100_000
 
-# One message must fit into a batch, a batch into one read, and many connections into memory.
-MESSAGE_BYTES_MAX: Final = 1 * MIB
 # A batch is held in memory whole by whoever writes or reads it.
 BATCH_BYTES_MAX: Final = 16 * MIB
+# What `message_bytes_max` may be set to: a batch has room for the message and all that surrounds it.
+MESSAGE_BYTES_MAX_SETTABLE: Final = BATCH_BYTES_MAX // 2
+# Unless it is set, all of that. Bodies, lines and pieces have bounds of their own, over all connections.
+MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_MAX_SETTABLE
 HEADERS_PER_MESSAGE_MAX: Final = 64
 MESSAGES_PER_BATCH_MAX: Final = 100_000
 
 # What surrounds a payload in a text line: command, id, topic and separators.
 TEXT_LINE_OVERHEAD_BYTES: Final = 1 * KIB
+# Of a line that has not ended, so much is held for each connection; what is more shares the second.
+TEXT_HALF_LINE_BYTES_FREE: Final = 16 * KIB
+TEXT_HALF_LINES_BYTES_MAX: Final = 256 * MIB
 # A connection that began a line and fell silent holds a buffer; a minute is enough for any network.
 TEXT_HALF_LINE_TIMEOUT_S: Final = 60.0
 # Unacknowledged bytes of one text connection before the broker stops reading from it.
 TEXT_UNACKNOWLEDGED_BYTES_MAX: Final = 8 * MIB
 TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
-# Bytes queued towards a reader that does not read, before its pump waits for it.
+# Bytes of whole messages that a reader is given at once: it takes them before it is given more.
 SUBSCRIBER_BUFFER_BYTES_MAX: Final = 256 * KIB
+# What all readers together hold of such pieces: the more there are, the smaller the pieces.
+SUBSCRIBER_PIECES_BYTES: Final = 128 * MIB
+# Bytes that were written to readers, and not taken, on all connections together. Pieces alone do not reach it; large
+# messages and answers that nobody takes do.
+OUTGOING_BYTES_MAX: Final = 256 * MIB
+# A smaller piece costs more to send than it saves. A connection's buffer of as many bytes counts as empty.
+SUBSCRIBER_PIECE_BYTES_MIN: Final = 8 * KIB
 
 # Each is an open connection on every node that leads a part of its topic, and an attempt a second while it is away.
 CALLBACKS_MAX: Final = 4_096
@@ -97,6 +109,10 @@ QUERY_BITS: Final = 31
 # A commit is one message; so many receipts are about one megabyte of it. With the longest names they are 13 MB of
 # JSON, which the body of a request may have.
 RECEIPTS_PER_COMMIT_MAX: Final = 20_000
+
+# What one of a plain pair holds until it is known which of the two serves: publishes of a few seconds.
+PLAIN_HELD_BYTES_MAX: Final = 64 * MIB
+PLAIN_HELD_BATCHES_MAX: Final = 20_000
 # One piece of staged data is one message of an internal topic, and is held whole while it is copied.
 STAGED_PIECE_BYTES_MAX: Final = BATCH_BYTES_MAX - 64 * KIB
 # Each batch of it is looked at alone, when it is staged and when it is copied; more of them are hardly filled.
@@ -125,6 +141,11 @@ PEER_WRITE_BUFFER_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX
 PEER_REQUESTS_MAX: Final = 1024
 # Connections that have not said who they are: a restarted cluster makes one for each node, the rest is noise.
 PEER_STRANGERS_MAX: Final = 64
+# Batches on their way to the leader of one partition, and to all leaders together. A request holds a copy of its batch.
+FORWARDED_BYTES_PER_PARTITION_MAX: Final = 64 * MIB
+FORWARDED_BYTES_MAX: Final = 128 * MIB
+# Changes of topics, cursors and nodes that wait to be decided, about 1 KiB each: more than one for every connection.
+PROPOSALS_MAX: Final = 20_000
 # Nodes that may be connected: each is a socket and a buffer. Clusters are a hundred times smaller.
 PEERS_MAX: Final = 1024
 # Nodes of a cluster: each has every partition, and each commit waits for more than half of them.

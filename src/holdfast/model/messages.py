@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,6 +30,14 @@ class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | None
     value: bytes
     headers: Sequence[Header] = ()
+
+
+class StoredId(NamedTuple):
+    """The id that a publisher gave a message, where that message is, and when it was stored at the latest."""
+
+    offset: Offset
+    timestamp_ms: TimestampMs
+    id: str
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):

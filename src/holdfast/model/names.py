@@ -1,9 +1,14 @@
-"""Which names are allowed. A topic name becomes a directory name: nothing in it can name a path."""
+"""Which names are allowed.
+
+A topic's name is nearly any text. Where it becomes part of a path, on a disk or in a URL, it is percent-encoded
+(`path_part`), so nothing in it can name another path.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import quote, unquote
 
 from holdfast.model.errors import BadCursorName, BadMessageId, BadTopicName, BadWriter
 from holdfast.model.ids import CursorName, MessageId, TopicName, WriterName
@@ -23,6 +28,8 @@ CALLBACK_PREFIX: Final = "callback:"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 _ALLOWED = "letters, digits, '.', '_' and '-'"
+# Between the fields of the text protocol, and between the topics of a list; what stands for bytes that are no text.
+_NOT_IN_TOPICS: Final = re.compile("[|,\ufffd]")
 # Of a node. It stands in file names, in replica names and in URLs.
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
@@ -30,14 +37,38 @@ NODE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 def topic_name(text: str) -> TopicName:
     """Return `text` as a topic name or raise `BadTopicName` that says what would be right."""
     if not text:
-        raise BadTopicName("the topic name is empty; name one of letters, digits, '.', '_' and '-'")
-    if len(text) > TOPIC_NAME_BYTES_MAX:
-        raise BadTopicName(f"the topic name has {len(text)} characters; at most {TOPIC_NAME_BYTES_MAX} are allowed")
+        raise BadTopicName("the topic name is empty; name one")
     if not _NAME.match(text) or text in {".", ".."}:
-        raise BadTopicName(f"the topic name {_shown(text)} is not allowed; use only {_ALLOWED}")
+        _check_unusual(text)
+    elif len(text) > TOPIC_NAME_BYTES_MAX:
+        raise BadTopicName(f"the topic name has {len(text)} characters; at most {TOPIC_NAME_BYTES_MAX} are allowed")
     if is_internal(text):
         raise BadTopicName(f"the topic name {_shown(text)} is not allowed; {INTERNAL_PREFIX} begins the broker's own")
     return TopicName(text)
+
+
+def _check_unusual(text: str) -> None:
+    if text in {".", ".."} or not text.isprintable() or _NOT_IN_TOPICS.search(text) or text != text.strip():
+        raise BadTopicName(
+            f"the topic name {_shown(text)} is not allowed; use printable characters other than '|' and ',', and no "
+            "blank at its beginning or end"
+        )
+    if len(path_part(text)) > TOPIC_NAME_BYTES_MAX:
+        raise BadTopicName(
+            f"the topic name {_shown(text)} has {len(path_part(text))} characters where it is percent-encoded, as in a "
+            f"URL; at most {TOPIC_NAME_BYTES_MAX} are allowed"
+        )
+
+
+def path_part(name: str) -> str:
+    """A topic's name as one part of a path. One of letters, digits, '.', '_' and '-' stands for itself."""
+    return quote(name, safe="")
+
+
+def of_path_part(part: str) -> TopicName | None:
+    """The topic whose directory has this name; none if it can be that of no topic."""
+    name = unquote(part)
+    return TopicName(name) if path_part(name) == part else None
 
 
 def is_internal(text: str) -> bool:
@@ -66,10 +97,15 @@ def cursor_name(text: str) -> CursorName:
 
 def place_name(text: str) -> CursorName:
     """The same, or where a callback stands: for those who look at a place or move it."""
-    for part in text.removeprefix(CALLBACK_PREFIX).split(":", 1):
-        cursor_name(part)
-    if ":" in text and not text.startswith(CALLBACK_PREFIX):
-        cursor_name(text)
+    if not text.startswith(CALLBACK_PREFIX):
+        return cursor_name(text)
+    topic, colon, name = text.removeprefix(CALLBACK_PREFIX).rpartition(":")
+    cursor_name(name)
+    if colon:
+        try:
+            topic_name(topic)
+        except BadTopicName as error:
+            raise BadCursorName(f"{_shown(text)} names no subscription: {error.message}") from error
     return CursorName(text)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from holdfast.model.errors import BadValue
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_PER_TOPIC_MAX
+
+_BEFORE_MAKER: Final = "_"
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,6 +42,16 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     id: int = 0
     token: str = ""
     voters: tuple[str, ...] = ()
+
+    @property
+    def maker(self) -> str:
+        """The request that created this topic, if it gave a name for itself."""
+        return self.token.partition(_BEFORE_MAKER)[2]
+
+
+def topic_token(unique: str, maker: str) -> str:
+    """The token of a new topic, which also names the request that creates it, if that has a name."""
+    return f"{unique}{_BEFORE_MAKER}{maker}" if maker else unique
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):

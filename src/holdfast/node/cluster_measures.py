@@ -13,8 +13,8 @@ from holdfast.model.cluster import PairDescription
 from holdfast.model.metrics import SERIES_MAX, Metric, metric
 
 
-def measured(backend: ClusterBackend, expired_segments: int) -> Iterator[Metric]:
-    yield from _of_storage(backend, expired_segments)
+def measured(backend: ClusterBackend) -> Iterator[Metric]:
+    yield from _of_storage(backend)
     yield from _of_control_group(backend)
     yield from _of_cluster(backend)
     if (pair := status.of_pair(backend)) is not None:
@@ -22,7 +22,7 @@ def measured(backend: ClusterBackend, expired_segments: int) -> Iterator[Metric]
     yield from _of_partitions(backend)
 
 
-def _of_storage(backend: ClusterBackend, expired_segments: int) -> Iterator[Metric]:
+def _of_storage(backend: ClusterBackend) -> Iterator[Metric]:
     rounds, seconds = backend.sync_rounds
     yield metric("counter", "sync_rounds_total", "Rounds of syncing to disk; each serves all that wait.", rounds)
     yield metric("counter", "sync_seconds_total", "Seconds those rounds took.", seconds)
@@ -32,7 +32,9 @@ def _of_storage(backend: ClusterBackend, expired_segments: int) -> Iterator[Metr
         "1 with sync=group. 0: a power loss may take acknowledged messages.",
         int(backend.sync_policy.acknowledges_after_sync),
     )
-    yield metric("counter", "expired_segments_total", "Segments deleted by retention.", expired_segments)
+    yield metric(
+        "counter", "expired_segments_total", "Segments deleted by retention.", backend.retention.deleted_segments
+    )
 
 
 def _of_control_group(backend: ClusterBackend) -> Iterator[Metric]:

@@ -22,6 +22,7 @@ from holdfast.backends.postgres import address
 from holdfast.broker import callback_addresses
 from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.consensus.partner import PairSettings
+from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings, election_timeout_ms
 from holdfast.model import limits
 from holdfast.model.errors import BadCursorName, BadValue, ConfigError
 from holdfast.model.names import NODE_NAME, cursor_name
@@ -31,6 +32,7 @@ from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 
 ENVIRONMENT_PREFIX = "HOLDFAST_"
 _PORT_MAX = 65535
+_PAIR_HEARTBEAT_MS: Final = 1_000
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,7 +71,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, Meta(ge=1, description="messages in a file of the spill; those of one request are never torn apart")
     ] = 10_000
     spill_retry_interval_s: Annotated[
-        float, Meta(gt=0, description="how long a topic is not asked for again that the store refuses")
+        float,
+        Meta(
+            gt=0,
+            description="how often the store is asked again for topics and messages that it refused",
+        ),
     ] = 5
     spill_startup_recovery_timeout_s: Annotated[
         float,
@@ -116,8 +122,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(description="of a pair: HOST:PORT of the text protocol of the other one, which may be any broker"),
     ] = None
     heartbeat_ms: Annotated[
-        int, Meta(ge=100, description="of a pair: how often the other one is expected to be heard")
-    ] = 1000
+        Annotated[int, Meta(ge=100, le=60_000)] | None,
+        Meta(description="how often nodes say that they are there; absent: every 100 ms, in a pair every 1,000 ms"),
+    ] = None
+    election_timeout_ms: Annotated[
+        str | None,
+        Meta(
+            description="MIN:MAX milliseconds without a leader before this node stands for election, drawn anew each "
+            "time, or one number for exactly that long; absent: 5 to 10 heartbeats"
+        ),
+    ] = None
+    initial_leader: Annotated[
+        str | None, Meta(description="the node that leads a new cluster first, if it is there; absent: any")
+    ] = None
+    shrink_after_ms: Annotated[
+        Annotated[int, Meta(ge=2_000, le=86_400_000)] | None,
+        Meta(
+            description="how long a node of a cluster is silent before the others go on without its vote, down to the "
+            "last one; absent: a majority of the nodes is always needed"
+        ),
+    ] = None
     misses: Annotated[
         int, Meta(ge=1, description="of a pair: so many heartbeats missed, and the other one is gone")
     ] = 3
@@ -153,7 +177,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int, Meta(ge=4096, description="size at which a segment file is sealed and the next one begun")
     ] = limits.SEGMENT_BYTES_DEFAULT
     message_bytes_max: Annotated[
-        int, Meta(ge=1, le=limits.BATCH_BYTES_MAX // 2, description="the largest message that is taken")
+        int, Meta(ge=1, le=limits.MESSAGE_BYTES_MAX_SETTABLE, description="the largest message that is taken")
     ] = limits.MESSAGE_BYTES_MAX
     http_body_bytes_max: Annotated[
         int, Meta(ge=1024, le=limits.GIB, description="the largest HTTP request body that is taken")
@@ -181,6 +205,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         int,
         Meta(ge=100, description="how long a receiver may leave messages unacknowledged before they are sent again"),
     ] = limits.CALLBACK_ACK_TIMEOUT_MS
+    callback_acks: Annotated[
+        bool, Meta(description="tell receivers with SUBACK and UNSUBACK that they were subscribed or removed")
+    ] = False
     dedupe_ids_max: Annotated[int, Meta(ge=1, description="how many message ids a partition remembers")] = (
         limits.DEDUPE_IDS_MAX
     )
@@ -250,6 +277,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         if self.join is not None:
             self._check_join(self.join)
+        self._check_elections()
         if (self.peers or self.join is not None) and self.pair is None and self.sync != "group":
             raise ConfigError(
                 f"sync is {self.sync}, but a node of a cluster votes for what its disk has: with peers it must be group"
@@ -268,6 +296,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except BadValue as error:
             raise ConfigError(error.message) from error
         return self
+
+    def _check_elections(self) -> None:
+        if self.store is not None and self.heartbeat_ms is not None:
+            raise ConfigError("heartbeat_ms is given, but a broker with a store of its own has no peers; leave it out")
+        if self.store is not None or self.pair is not None:
+            only_with_elections = ("election_timeout_ms", "initial_leader", "shrink_after_ms")
+            if idle := [name for name in only_with_elections if getattr(self, name) is not None]:
+                kind = "one of a pair" if self.pair is not None else "a broker with a store of its own"
+                raise ConfigError(f"{idle[0]} is given, but {kind} holds no elections; leave it out")
+        leader = self.initial_leader
+        if leader is not None and leader not in (self.peer_addresses or (self.node,)):
+            names = ", ".join(sorted(self.peer_addresses) or [self.node])
+            raise ConfigError(f"initial_leader is {leader!a}, which is not a node of this cluster; they are {names}")
+        self.election_settings  # noqa: B018 - raises
+
+    @property
+    def election_settings(self) -> ElectionSettings:
+        """Raises `ConfigError`."""
+        heartbeat_ms = DEFAULT_ELECTIONS.heartbeat_ms if self.heartbeat_ms is None else self.heartbeat_ms
+        if self.pair is not None:
+            return DEFAULT_ELECTIONS
+        try:
+            timeout_ms = election_timeout_ms(self.election_timeout_ms, heartbeat_ms)
+        except ValueError as error:
+            raise ConfigError(f"election_timeout_ms is {self.election_timeout_ms!a}; {error}") from error
+        return ElectionSettings(heartbeat_ms, *timeout_ms, self.initial_leader, self.shrink_after_ms)
 
     def _check_join(self, address: str) -> None:
         parse_address("join", address)
@@ -315,7 +369,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def pair_settings(self) -> PairSettings | None:
         if self.pair is None:
             return None
-        return PairSettings(self.heartbeat_ms / 1000, self.misses, self.require_backup, self.pair == "primary")
+        heartbeat_ms = _PAIR_HEARTBEAT_MS if self.heartbeat_ms is None else self.heartbeat_ms
+        return PairSettings(heartbeat_ms / 1000, self.misses, self.require_backup, self.pair == "primary")
 
     @property
     def plain_settings(self) -> PlainSettings | None:
@@ -362,6 +417,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 SETTINGS = Config.__struct_fields__
+_ONLY_IN_A_PAIR: Final = ("misses", "require_backup")
 # As Queen MQ names them; a broker that takes its place finds its settings in the environment.
 ALIASES: Final = {
     "FILE_BUFFER_DIR": "spill_dir",
@@ -389,7 +445,10 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
                 raise ConfigError(f"{where}: there is no setting {name}{hint}")
             values[name] = _checked_value(where, name, value)
     try:
-        return msgspec.convert(values, Config).checked()
+        config = msgspec.convert(values, Config)
+        if config.pair is None and (idle := [name for name in _ONLY_IN_A_PAIR if name in values]):
+            raise ConfigError(f"{idle[0]} is a setting of a pair; leave it out, or give pair = primary or backup too")
+        return config.checked()
     except msgspec.ValidationError as error:
         raise ConfigError(str(error)) from error
 

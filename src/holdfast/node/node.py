@@ -136,7 +136,6 @@ class Node:
             await self.stage.start()
             undo.push_async_callback(self.stage.stop)
         if (callbacks := self.store.callbacks) is not None:
-            self.broker.callbacks.serve(callbacks, config.callback_policy)
             self.deliveries = CallbackDeliveries(
                 self.broker,
                 callbacks,
@@ -145,6 +144,8 @@ class Node:
                 connections_max=self._files_max // 5,
                 log=log.warning,
             )
+            announcer = self.deliveries.announcer if config.callback_acks else None
+            self.broker.callbacks.serve(callbacks, config.callback_policy, announcer)
             self.deliveries.start()
             undo.push_async_callback(self.deliveries.stop)
         await self._listen(undo)

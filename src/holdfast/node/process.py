@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from holdfast.backends.cluster import removal
+from holdfast.consensus.partner import PairSettings
 from holdfast.model.errors import BuildTooOld
 from holdfast.model.limits import GC_THRESHOLDS, MIB
 from holdfast.node import rejoining
@@ -79,7 +80,7 @@ def _keep_freed_memory() -> None:
 async def _serve(config: Config, ready_file: Path | None, *, quiet: bool) -> int:
     while True:
         # One of a pair that was replaced gives up what it has before it takes part again.
-        patience_s = config.heartbeat_ms * config.misses / 1000
+        patience_s = (config.pair_settings or PairSettings()).patience_s
         await rejoining.give_up(Path(config.data), config.node, now_ms(), patience_s)
         code = await _serve_once(config, ready_file, quiet=quiet)
         if code is not None:

@@ -14,7 +14,7 @@ def measured(spill: SpillBackend) -> Iterator[Metric]:
         "gauge", "spill_active", "1 while messages are kept because the store is away.", int(not spill.is_healthy)
     )
     yield metric("gauge", "spill_pending_messages", "Messages that wait to be stored.", spill.pending)
-    yield metric("gauge", "spill_files", "Completed files that wait to be stored.", len(spill.replayer.pending_files))
+    yield metric("gauge", "spill_files", "Completed files that wait to be stored.", spill.replayer.file_count)
     yield metric("gauge", "spill_replaying", "1 while a file is being stored.", int(spill.replayer.is_replaying))
     yield metric("counter", "spill_messages_total", "Messages that were kept.", stats.spilled_events)
     yield metric("counter", "spill_bytes_total", "Bytes that were written for them.", stats.spilled_bytes)

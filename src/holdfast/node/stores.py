@@ -109,7 +109,6 @@ class ClusterStore:
         on_begin_again: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
-        self._expired_segments = 0
         self._directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
         name = self._directory.identity.node
         if config.node not in (name, Config().node):
@@ -126,10 +125,13 @@ class ClusterStore:
             default_retention=config.default_topic,
             retention_wait=config.retention_wait,
             partitions_max=min(PARTITIONS_MAX, files_max // 5),
+            dedupe_ids_max=config.dedupe_ids_max,
+            dedupe_age_ms_max=config.dedupe_age_ms_max,
             listen=parse_address("peer", config.peer) if config.peer is not None else None,
             peers=config.peer_addresses,
             pair=config.pair_settings if config.plain_partner is None else None,
             join=config.join,
+            elections=config.election_settings,
             on_fatal=on_fatal,
             on_replaced=on_replaced,
         )
@@ -207,16 +209,15 @@ class ClusterStore:
         while True:
             await asyncio.sleep(self._config.retention_check_ms / 1000)
             try:
-                deleted = self.cluster_backend.expire()
-            except OSError as error:  # the disk is in trouble; the next round may find it well again
+                deleted = await self.cluster_backend.expire()
+            except (HoldfastError, OSError) as error:  # the disk is in trouble; the next round may find it well again
                 log.error("retention_failed", problem=str(error))
                 continue
             if deleted:
-                self._expired_segments += deleted
                 log.info("retention", deleted_segments=deleted)
 
     def measured(self) -> Iterator[Metric]:
-        yield from cluster_measures.measured(self.cluster_backend, self._expired_segments)
+        yield from cluster_measures.measured(self.cluster_backend)
         if self.spill is not None:
             yield from spill_measures.measured(self.spill)
 

@@ -54,6 +54,7 @@ def archive(
     """Archive topics to Parquet files in the directory `to`, each offset once: all that is there now, or on and on."""
     from holdfast.pipelines.archive_settings import ArchiveSettings
     from holdfast.pipelines.archiving import archive_topics
+    from holdfast.pipelines.sessions import in_this_thread
 
     settings = ArchiveSettings(
         servers=servers,
@@ -66,7 +67,10 @@ def archive(
         keep_replaced_s=keep_replaced_s,
         allow_gaps=allow_gaps,
     )
-    return archive_topics(spark, to, settings, once=once, interval_s=interval_s, tell=tell, stop=stop, reports=reports)
+    with in_this_thread(spark):
+        return archive_topics(
+            spark, to, settings, once=once, interval_s=interval_s, tell=tell, stop=stop, reports=reports
+        )
 
 
 def audit(
@@ -83,13 +87,15 @@ def audit(
     """Hold what was received against what was sent: files, directories and patterns, or what stands in topics."""
     from holdfast.pipelines import record_files
     from holdfast.pipelines.audit_verdict import audit_records
+    from holdfast.pipelines.sessions import in_this_thread
 
-    return audit_records(
-        record_files.sent_records(spark, sent, servers, sent_topics),
-        record_files.received_records(spark, received, servers, received_topics),
-        every_receiver=every_receiver,
-        tell=tell,
-    )
+    with in_this_thread(spark):
+        return audit_records(
+            record_files.sent_records(spark, sent, servers, sent_topics),
+            record_files.received_records(spark, received, servers, received_topics),
+            every_receiver=every_receiver,
+            tell=tell,
+        )
 
 
 def insight(
@@ -107,20 +113,22 @@ def insight(
     import time
 
     from holdfast.pipelines import insight_findings, insight_source, tuning
+    from holdfast.pipelines.sessions import in_this_thread
 
     asked_ms = time.time_ns() // 1_000_000
-    chosen = insight_source.choose(servers, topics, pattern)
-    with tuning.configured(spark, {tuning.SHUFFLE: str(tuning.pieces(chosen.bytes))}):
-        return insight_findings.look(
-            chosen.read(spark, servers, since_ms),
-            chosen.topics,
-            chosen.cursors,
-            asked_ms=asked_ms,
-            since_ms=since_ms,
-            window_ms=window_ms,
-            top=top,
-            tell=tell,
-        )
+    with in_this_thread(spark):
+        chosen = insight_source.choose(servers, topics, pattern)
+        with tuning.configured(spark, {tuning.SHUFFLE: str(tuning.pieces(chosen.bytes))}):
+            return insight_findings.look(
+                chosen.read(spark, servers, since_ms),
+                chosen.topics,
+                chosen.cursors,
+                asked_ms=asked_ms,
+                since_ms=since_ms,
+                window_ms=window_ms,
+                top=top,
+                tell=tell,
+            )
 
 
 def recover(
@@ -143,18 +151,20 @@ def recover(
     from holdfast.pipelines.recover_run import recover_directories
     from holdfast.pipelines.recover_settings import check
     from holdfast.pipelines.recover_targets import chosen_target
+    from holdfast.pipelines.sessions import in_this_thread
 
     check(store, servers, order_by, partitions)
-    return recover_directories(
-        spark,
-        chosen_target(store, servers),
-        directories,
-        failed=failed,
-        allow_duplicates=allow_duplicates,
-        order_by=order_by,
-        partitions=partitions,
-        tell=tell,
-    )
+    with in_this_thread(spark):
+        return recover_directories(
+            spark,
+            chosen_target(store, servers),
+            directories,
+            failed=failed,
+            allow_duplicates=allow_duplicates,
+            order_by=order_by,
+            partitions=partitions,
+            tell=tell,
+        )
 
 
 def transform(
@@ -179,6 +189,7 @@ def transform(
     import inspect
 
     from holdfast.pipelines import transform_functions
+    from holdfast.pipelines.sessions import in_this_thread
     from holdfast.pipelines.transform_plans import Transform
     from holdfast.pipelines.transform_query import prepare, run_transform
 
@@ -196,13 +207,14 @@ def transform(
     elif function is not None:
         found = transform_functions.Found(function)
     wanted = Transform(source=source, target=target, function=found, sql=sql, **own)
-    prepare(servers, wanted)
-    return run_transform(
-        spark,
-        wanted,
-        servers=servers,
-        checkpoint=checkpoint,
-        group=group or f"transform-{target}",
-        once=once,
-        **options,
-    )
+    with in_this_thread(spark):
+        prepare(servers, wanted)
+        return run_transform(
+            spark,
+            wanted,
+            servers=servers,
+            checkpoint=checkpoint,
+            group=group or f"transform-{target}",
+            once=once,
+            **options,
+        )

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, rounds
 from holdfast.pipelines.archive_settings import ArchiveSettings
 from holdfast.pipelines.errors import PipelineFailed, uncoded
 from holdfast.pipelines.streams import INTERVAL_S_DEFAULT, BatchFigures, Reports, StreamRun
-from holdfast.spark.archive_files import ArchiveWriter, address
+from holdfast.spark.archive_files import PARQUET, ROWS, ArchiveWriter, address
 from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Kind, extended
 from holdfast.spark.archive_history import archived_rows, live_rows
 from holdfast.spark.errors import ArchiveMismatch, DataLost
@@ -301,14 +302,18 @@ def _counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
 
 
 def _files_of(root: Path, place: Path) -> Iterator[ArchivedFile]:
+    """What Spark has written, under its final name. A crash in between leaves files that no commit knows."""
     import pyarrow.parquet as pq
 
-    for path in place.glob("*/*/*/*.parquet"):
+    for written in list(place.glob(f"*/*/*/*{PARQUET}")):
+        # The sums that Hadoop writes beside it have the old name.
+        written.with_name(f".{written.name}.crc").unlink(missing_ok=True)
+        path = written.rename(written.with_suffix(ROWS))
         # Names of topics need no escaping, so directories have them as they are.
         topic, date, hour = (part.partition("=")[2] for part in path.parent.relative_to(place).parts)
         yield ArchivedFile(
             path=str(path.relative_to(root)),
-            topic=topic,
+            topic=unquote(topic),
             date=date,
             hour=int(hour),
             rows=pq.read_metadata(path).num_rows,

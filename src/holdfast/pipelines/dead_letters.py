@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX
 from holdfast.model.names import topic_name
+from holdfast.pipelines.call_limits import CallTimedOut
 from holdfast.pipelines.made_rows import MADE, Rules, sizes
 
 # As those of `holdfast.broker.processing`, which executors do not have.
@@ -34,7 +35,7 @@ def dead_topic(source: str) -> str:
     return topic_name(source + DEAD_SUFFIX)
 
 
-def dead_letter(row: pa.Table, error: Exception | str, rules: Rules) -> pa.Table:
+def dead_letter(row: pa.Table, error: BaseException | str, rules: Rules) -> pa.Table:
     """The message as it was, and in headers why it is here; without its value where both together are too large."""
     (message,) = row.select(["key", "value", "topic", "partition", "offset", "id", "headers"]).to_pylist()
     kept = [each for each in message["headers"] or [] if not each["key"].startswith(DEAD_HEADER)]
@@ -59,16 +60,27 @@ def headers(said: dict[str, str]) -> list[dict[str, Any]]:
     return [{"key": DEAD_HEADER + name, "value": text.encode("utf-8", "replace")} for name, text in said.items()]
 
 
-def error_headers(error: Exception | str) -> dict[str, str]:
+def error_headers(error: BaseException | str) -> dict[str, str]:
     """An error's class, and what it says on one line with the place in the code; a text has its class in front."""
     if isinstance(error, str):
         return {"error": short(error), "class": error.partition(":")[0]}
     kind = type(error).__name__
     place = ""
-    if frames := traceback.extract_tb(error.__traceback__):
+    # A call that took too long says itself where it was: what raised that is no code of the user's.
+    if not isinstance(error, CallTimedOut) and (frames := traceback.extract_tb(error.__traceback__)):
         place = f" ({PurePath(frames[-1].filename).name}:{frames[-1].lineno})"
-    text = str(error)
+    text = text_of(error)
     return {"error": short(f"{kind}: {text}" if text else kind, place), "class": kind}
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; or why it says nothing, as its own code makes the text and may raise itself."""
+    try:
+        return str(error)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:  # noqa: BLE001 - it is of the user's code as well
+        return f"its text cannot be made: {type(raised).__name__}"
 
 
 def short(text: str, behind: str = "") -> str:
@@ -92,7 +104,7 @@ def _places(rows: pa.RecordBatch) -> list[Place]:
     return list(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
 
 
-def dead_window(key: bytes | None, state: str, error: Exception, rules: Rules) -> pa.Table:
+def dead_window(key: bytes | None, state: str, error: BaseException, rules: Rules) -> pa.Table:
     """The state of a window for whose end the function raised, without the key where both together are too large."""
     said = headers({"topic": rules.source, **error_headers(error)})
     letter = {"topic": rules.source + DEAD_SUFFIX, "key": key, "value": state.encode(), "headers": said, "id": None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from holdfast.model.errors import CallerError, HoldfastError
+from holdfast.model.errors import CallerError, HoldfastError, OutcomeUnknown, Refused
 
 # How the connector begins its texts: Spark passes on texts only.
 _CODED = re.compile(r"\[([a-z]+(?:_[a-z]+)+)\] ([^\n]+)")
@@ -48,6 +48,12 @@ class BadFunction(CallerError):
     code = "bad_function"
 
 
+class FunctionEnded(CallerError):
+    """A call of a function ended its process, or could not be interrupted and was ended with it."""
+
+    code = "function_ended"
+
+
 class BadSql(CallerError):
     """A statement that Spark does not understand, or whose rows are no messages."""
 
@@ -66,13 +72,13 @@ class StatementRaised(CallerError):
     code = "statement_raised"
 
 
-class SparkNotInstalled(HoldfastError):
+class SparkNotInstalled(Refused):
     """Holdfast is here without its extra `spark`."""
 
     code = "spark_not_installed"
 
 
-class PipelineFailed(HoldfastError):
+class PipelineFailed(OutcomeUnknown):
     """Spark gave up; where the connector knows why, the code is the connector's."""
 
     code = "pipeline_failed"

@@ -16,6 +16,7 @@ pipelines; a table of a pipeline's name has its own::
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -288,12 +289,18 @@ def running(
 def _handlers_kept() -> Iterator[None]:
     """Spark sets a handler for SIGINT of its own at its start, which raises in the middle of whatever is done.
 
-    It would not in another thread; but then the main one does not find all that belongs to the session. What is no
-    function is set as ever: Java is started with SIGINT ignored, which is for us to hear.
+    It would not in another thread; but then the main one does not find all that belongs to the session.
+
+    Spark starts Java with SIGINT ignored, since it is for us to hear. A SIGTERM may go to all processes of a group as
+    well, and would end Java in the middle of a batch: so Java is started with all signals ignored that we hear. It ends
+    when this process does.
     """
-    setting = signal.signal
+    setting, own = signal.signal, os.getpid()
 
     def keep(number: int, handler: Any) -> Any:
+        if os.getpid() != own and number in _SIGNALS:
+            # In the child that is about to become Java.
+            return [setting(each, handler) for each in _SIGNALS]
         return signal.getsignal(number) if callable(handler) else setting(number, handler)
 
     signal.signal = keep  # type: ignore[assignment]

@@ -148,13 +148,15 @@ def _gathered(
     tell("counting errors")
     # Messages are only looked through for those that letters name if there are such letters.
     named = rows.where("dead_of is not null").select("dead_of.topic").distinct().collect()
-    dead_rows = rules.dead_letters(rows, width, [row["topic"] for row in named])
-    letters = dead_rows.where(f.col("topic").isin(*topics)).persist(StorageLevel.MEMORY_AND_DISK)
+    names, is_asked = [row["topic"] for row in named], f.col("topic").isin(*topics)
+    letters = rules.dead_letters(rows, width, names).where(is_asked).persist(StorageLevel.MEMORY_AND_DISK)
+    failed = rules.failed(rows, width, names).where(is_asked).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         errors = taken("errors", rules.dead_by_kind(letters), KINDS_MAX, f.desc("dead"), "topic", "kind")
-        dead = taken("dead_windows", rules.dead_by_window(letters), ROWS_MAX, newest, "topic")
-        _add(of_topics, rules.dead_by_topic(letters).collect())
+        dead = taken("dead_windows", rules.dead_by_window(letters, failed), ROWS_MAX, newest, "topic")
+        _add(of_topics, rules.dead_by_topic(letters, failed).collect())
     finally:
+        failed.unpersist()
         letters.unpersist()
     left_out |= {"cursors": len(cursors) - CURSORS_MAX} if len(cursors) > CURSORS_MAX else {}
     begins = min((row["window_ms"] for row in (*sizes, *dead)), default=asked_ms - asked_ms % width)
@@ -189,12 +191,12 @@ def _oldest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _with_dead(windows: list[dict[str, Any]], dead: Iterable[Any]) -> list[dict[str, Any]]:
     """The windows of topics, each with its dead letters; one that has nothing else has a row as well."""
-    rows = {(row["topic"], row["window_ms"]): {**row, "dead": 0} for row in windows}
+    rows = {(row["topic"], row["window_ms"]): {**row, "dead": 0, "failed": 0} for row in windows}
     nothing = dict.fromkeys(next(iter(windows), {"messages": 0}), 0)
     for row in dead:
         place = (row["topic"], row["window_ms"])
         at = {"topic": row["topic"], "window_ms": row["window_ms"]}
-        rows.setdefault(place, {**nothing, **at})["dead"] = row["dead"]
+        rows.setdefault(place, {**nothing, **at}).update(dead=row["dead"], failed=row["failed"])
     return _oldest_first(list(rows.values()))
 
 
@@ -210,8 +212,7 @@ def _complete(found: Insight) -> None:
         row["messages_per_s"] = _rate(row["messages"], window_s) if is_over else None
         row["bytes_per_s"] = _rate(row["bytes"], window_s) if is_over else None
     for row in found.windows:
-        row["dead_share"] = _share(row["dead"], row["messages"])
-    hottest = {row["topic"]: row["messages"] for row in found.hot_keys["messages"] if row["rank"] == 1}
+        row["dead_share"] = _share(row["failed"], row["messages"])
     lags: dict[str, int] = {}
     for cursor in found.cursors:
         lags[cursor["topic"]] = max(lags.get(cursor["topic"], 0), cursor["lag"])
@@ -224,16 +225,17 @@ def _complete(found: Insight) -> None:
         row["partition_skew"] = _share(fullest * row["partitions"], row["messages"])
         row["keys"] = row.get("keys", 0)
         row["even_keys"] = None if even is None else round(even, 1)
-        row["hottest_key_share"] = _share(hottest.get(row["topic"], 0), row.get("keyed", 0))
-        row["dead"] = row.get("dead", 0)
-        row["dead_share"] = _share(row["dead"], row["messages"])
+        row["hottest_key_share"] = _share(row.pop("hottest", 0), row.get("keyed", 0))
+        row["dead"], row["failed"] = row.get("dead", 0), row.get("failed", 0)
+        row["dead_share"] = _share(row["failed"], row["messages"])
         row["lag_max"] = lags.get(row["topic"])
     of_topic = {row["topic"]: row for row in found.topics}
     for by, whole in (("messages", "keyed"), ("bytes", "bytes")):
         for row in found.hot_keys[by]:
             row["share"] = _share(row[by], of_topic[row["topic"]][whole])
-    found.totals["dead"] = sum(row["dead"] for row in found.topics)
-    found.totals["dead_share"] = _share(found.totals["dead"], found.totals["messages"])
+    for name in ("dead", "failed"):
+        found.totals[name] = sum(row[name] for row in found.topics)
+    found.totals["dead_share"] = _share(found.totals["failed"], found.totals["messages"])
 
 
 def _rate(count: int, seconds: float) -> float:

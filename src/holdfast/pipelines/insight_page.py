@@ -31,7 +31,8 @@ def summary(found: Insight) -> str:
     if not totals["messages"]:
         return "There are no messages in this time."
     topics = sum(1 for row in found.topics if row["messages"])
-    dead = f", {totals['dead']:,} dead letters ({percent(totals['dead_share'])})" if totals["dead"] else ""
+    failed = f"{percent(totals['dead_share'])} of the messages failed"
+    dead = f", {totals['dead']:,} dead letters ({failed})" if totals["dead"] else ""
     return (
         f"{totals['messages']:,} messages ({bytes_text(totals['bytes'])}) of {_count(topics, 'topic')} from "
         f"{moment(found.from_ms)} to {moment(found.until_ms)}{dead}, in windows of {span(found.window_ms)}."
@@ -156,11 +157,11 @@ def _errors(found: Insight) -> Iterator[str]:
         return
     yield "<h2>Errors</h2>"
     failing = sorted((row for row in found.topics if row["dead"]), key=lambda row: -row["dead"])[:_LINES_MAX]
-    # Where some stand in windows without messages, shares would leave them out.
-    has_shares = all(row["messages"] for row in found.windows if row["dead"])
+    # Letters whose messages are not there any more have no share.
+    has_shares = all(row["failed"] for row in found.windows if row["dead"])
     name, unit = ("dead_share", "percent") if has_shares else ("dead", f"dead letters in {span(found.window_ms)}")
     if has_shares:
-        yield "<p>Dead letters as a share of the messages of their topic, at the time of the message.</p>"
+        yield "<p>Messages with dead letters as a share of all of their topic, at the time of the message.</p>"
     else:
         yield "<p>Dead letters at the time of their message, or their own where that is not there any more.</p>"
     values = {(row["topic"], row["window_ms"]): row[name] for row in found.windows}
@@ -188,16 +189,17 @@ def _keys(found: Insight) -> Iterator[str]:
         even = f"as concentrated as {row['even_keys']:,g} that share everything evenly"
         yield f"<h3>{escape(topic)}</h3><p>{_count(row['keys'], 'key')}, {even}.</p>"
         shown = [each for each in found.hot_keys["messages"] if each["topic"] == topic][:_BARS_SHOWN]
-        if shown and shown[0]["messages"] == 1:
-            yield "<p>None is hot: no key has more than one message.</p>"
-            continue
-        yield bars(
-            "blue",
-            [(each["key"], each["messages"], f"{each['messages']:,} ({percent(each['share'])})") for each in shown],
-        )
+        if shown:
+            yield bars(
+                "blue",
+                [(each["key"], each["messages"], f"{each['messages']:,} ({percent(each['share'])})") for each in shown],
+            )
+        elif not found.left_out.get("keys_by_messages"):
+            yield "<p>No key has notably more messages than the others.</p>"
         by_bytes = [each for each in found.hot_keys["bytes"] if each["topic"] == topic][:3]
         sizes = (f"{each['key']} {bytes_text(each['bytes'])} ({percent(each['share'])})" for each in by_bytes)
-        yield f"<p>Most bytes: {escape(', '.join(sizes))}</p>"
+        if by_bytes:
+            yield f"<p>Most bytes: {escape(', '.join(sizes))}</p>"
     if len(keyed) > _TOPICS_WITH_KEYS:
         yield f"<p>{len(keyed) - _TOPICS_WITH_KEYS:,} more topics have keys.</p>"
 

@@ -27,6 +27,8 @@ PLACE_HEADERS: Final = ("holdfast-dead-topic", "holdfast-dead-partition", "holdf
 NO_REASON: Final = "no reason given"
 PERCENTILES: Final = {"p50_bytes": 50, "p99_bytes": 99}
 _PLACE: Final = ("topic", "partition", "offset")
+# How likely a topic without hot keys may be shown with one.
+CHANCE_MAX: Final = 0.01
 _SUMS: Final = ("messages", "bytes", "headers", "header_bytes", "keyed", "with_id")
 
 
@@ -126,22 +128,47 @@ def busiest_windows(counts: DataFrame, over_by_ms: int, window_ms: int) -> DataF
 
 
 def keys(rows: DataFrame) -> DataFrame:
-    """How many messages and bytes each key of a topic has."""
+    """How many messages and bytes each key of a topic has, and its largest message."""
     return (
         rows.where("key is not null")
         .groupBy("topic", "key")
-        .agg(f.count("*").alias("messages"), f.sum("size_bytes").alias("bytes"))
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("size_bytes").alias("bytes"),
+            f.max("size_bytes").alias("max_bytes"),
+        )
     )
 
 
 def hottest(key_rows: DataFrame, by: str, top: int) -> DataFrame:
-    """The keys of each topic that have most `messages`, or `bytes`, with their `rank` from 1 on."""
+    """The hot keys of each topic that have most `messages`, or `bytes`, with their `rank` from 1 on.
+
+    A key is hot where it has at least twice as much as the others have on average, and more than any of that many keys
+    would get by chance. The limit of chance is Chernoff's for sums of messages that are at most so large: x of what m
+    are expected has a probability of at most exp(x - m - x ln(x / m)).
+    """
+    largest = f.lit(1) if by == "messages" else f.max("max_bytes")
+    of_topic = key_rows.groupBy("topic").agg(
+        f.count("*").alias("keys"),
+        f.sum(by).alias("all"),
+        f.greatest(largest, f.lit(1)).cast("double").alias("largest"),
+    )
+    others = (f.col("all") - f.col(by)) / f.greatest(f.col("keys") - 1, f.lit(1))
+    x, m = f.col(by) / f.col("largest"), others / f.col("largest")
+    is_no_chance = x * f.ln(x / m) - x + m > f.ln(f.col("keys") / CHANCE_MAX)
+    # Nothing is hot that has one message, and whatever there is where no other key has anything.
+    is_hot = (f.col("messages") > 1) & (f.col(by) >= 2 * others) & ((m == 0) | is_no_chance)
     best_first = Window.partitionBy("topic").orderBy(f.desc(by), "key")
-    return key_rows.withColumn("rank", f.row_number().over(best_first)).where(f.col("rank") <= top)
+    return (
+        key_rows.join(f.broadcast(of_topic), "topic")
+        .where(is_hot)
+        .select("topic", "key", "messages", "bytes", f.row_number().over(best_first).alias("rank"))
+        .where(f.col("rank") <= top)
+    )
 
 
 def key_spread(key_rows: DataFrame) -> DataFrame:
-    """Of each topic, how many keys it has, and how many equally hot ones would meet as often.
+    """Of each topic, how many keys it has, how many equally hot ones would meet as often, and the most that one has.
 
     `even_keys` is what economists call the effective number: the square of all messages through the sum of each key's
     squares. It is `keys` where all have as many messages, and 1 where one has nearly all.
@@ -150,7 +177,9 @@ def key_spread(key_rows: DataFrame) -> DataFrame:
     count = f.col("messages").cast("decimal(19,0)")
     total = f.sum("messages").cast("double")
     return key_rows.groupBy("topic").agg(
-        f.count("*").alias("keys"), (total * total / f.sum(count * count).cast("double")).alias("even_keys")
+        f.count("*").alias("keys"),
+        (total * total / f.sum(count * count).cast("double")).alias("even_keys"),
+        f.max("messages").alias("hottest"),
     )
 
 
@@ -180,13 +209,29 @@ def dead_letters(rows: DataFrame, window_ms: int, named: Sequence[str]) -> DataF
     )
 
 
+def failed(rows: DataFrame, window_ms: int, named: Sequence[str]) -> DataFrame:
+    """How many messages of a topic and a window have a dead letter or several; `named` as above."""
+    searched = rows.where(f.col("topic").isin(*named)) if named else rows.limit(0)
+    return (
+        searched.join(rows.where("dead_of is not null").select("dead_of.*"), [*_PLACE], "left_semi")
+        .groupBy("topic", window_of("time_ms", window_ms))
+        .agg(f.count("*").alias("failed"))
+    )
+
+
 def dead_by_kind(letters: DataFrame) -> DataFrame:
     return letters.groupBy("topic", "kind").agg(f.sum("dead").alias("dead"), f.min("error").alias("error"))
 
 
-def dead_by_topic(letters: DataFrame) -> DataFrame:
-    return letters.groupBy("topic").agg(f.sum("dead").alias("dead"))
+def dead_by_topic(letters: DataFrame, failed: DataFrame) -> DataFrame:
+    return _with_failed(letters, failed, "topic")
 
 
-def dead_by_window(letters: DataFrame) -> DataFrame:
-    return letters.groupBy("topic", "window_ms").agg(f.sum("dead").alias("dead"))
+def dead_by_window(letters: DataFrame, failed: DataFrame) -> DataFrame:
+    return _with_failed(letters, failed, "topic", "window_ms")
+
+
+def _with_failed(letters: DataFrame, failed: DataFrame, *keys: str) -> DataFrame:
+    dead = letters.groupBy(*keys).agg(f.sum("dead").alias("dead"))
+    messages = failed.groupBy(*keys).agg(f.sum("failed").alias("failed"))
+    return dead.join(messages, [*keys], "left").fillna(0, ["failed"])

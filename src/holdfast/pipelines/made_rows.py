@@ -38,6 +38,7 @@ class Rules(NamedTuple):
     batches: str = ARROW
     batch_rows_max: int = 10_000
     message_bytes_max: int = MESSAGE_BYTES_MAX
+    call_timeout_s: float | None = None
 
 
 def as_given(rows: pa.Table, batches: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from holdfast.model.errors import WorldError
+from holdfast.model.errors import OutcomeUnknown
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed
 
 # Once it runs, a broker may be away for longer (`brokerTimeout`): by then its address has proved right.
@@ -16,7 +16,7 @@ _STANDALONE: Final = "spark://"
 _GONE: Final = "stopped SparkContext"
 
 
-class NotReached(WorldError):
+class NotReached(OutcomeUnknown):
     """Nobody answers at an address that an option names."""
 
     code = "connection_lost"

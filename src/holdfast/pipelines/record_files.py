@@ -5,12 +5,13 @@ that one task has read, as one number that rises with the names of files, and `p
 the order in which messages came, whatever any clock said. Stretches also cut long streams into pieces that are worked
 on side by side.
 
-A line that cannot be judged is counted and shown, and left out of everything else: one that is no JSON, has a field of
-another type, or lacks a field that is needed.
+A line that cannot be judged is counted and shown as it stands, and left out of everything else: one that is not exactly
+one JSON object, has a field of another type, or lacks a field that is needed.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -33,7 +34,14 @@ RECEIVED_OPTIONAL: Final = {"time_ms": "bigint", "receiver": "string", "partitio
 _PLACE: Final = ("given", "stretch", "place")
 # A partition that nobody has told.
 UNKNOWN_PARTITION: Final = -1
+# Of a line that is not what it must be: that it is not, and its text.
 _BROKEN: Final = "_broken"
+_TEXT: Final = "_text"
+# Spark takes more for JSON than JSON is.
+_JSON: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+# Columns of Parquet files that are as good as those of another type. A number that is too large is malformed.
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+_TAKEN: Final = {"string": ("string", "binary"), "bigint": _INTEGERS, "int": _INTEGERS, "boolean": ("boolean",)}
 # Rows of a stretch where nothing else cuts them.
 _STRETCH_ROWS: Final = 1 << 20
 # Parts of a file that are told apart by where they begin: a tebibyte; and so there may be eight million files.
@@ -143,9 +151,9 @@ def _read(
         rank += len(files)
     union: DataFrame = reduce(lambda one, other: one.unionByName(other), found)
     lacks: Column = reduce(lambda one, other: one | other, (f.col(name).isNull() for name in needed))
-    is_bad = f.col(_BROKEN).isNotNull() | lacks
-    fields = f.to_json(f.struct(*needed, *optional))
-    line = f.substring(f.coalesce(f.col(_BROKEN), fields), 1, _SHOWN_CHARACTERS).alias("line")
+    is_bad = f.col(_BROKEN) | lacks
+    # Bytes that are no UTF-8 would end Spark's way to Python.
+    line = f.substring(f.make_valid_utf8(_TEXT), 1, _SHOWN_CHARACTERS).alias("line")
     counted = Observation()
     # Spark makes every column that goes into a count like this one, asked for or not.
     judged = union.select(*needed, *optional, _BROKEN, *kept)
@@ -217,28 +225,77 @@ def _read_place(
 
 
 def _read_lines(spark: SparkSession, place: str, columns: dict[str, str]) -> DataFrame:
-    schema = ", ".join(f"{name} {kind}" for name, kind in {**columns, _BROKEN: "string"}.items())
-    reader = spark.read.schema(schema).option("columnNameOfCorruptRecord", _BROKEN)
-    return reader.json(place).select(
-        *columns,
-        _BROKEN,
-        f.col("_metadata.file_path").alias("file"),
-        f.col("_metadata.file_block_start").alias("part"),
-        # Rises in each part, since one task reads all of it.
-        f.monotonically_increasing_id().alias("place"),
+    """Spark's own reader stops behind the first value of a line, and makes text of every value where text is wanted.
+
+    So each line is read as the first of two values of an array: the second is there only where the first is all of the
+    line. The name of the array and the mark of the second are random, so that no line can end the array and begin
+    another one. And text is read as a variant, which knows its type.
+    """
+    last = secrets.token_hex(8)
+    name_of_array = f"lines_{last}"
+    fields = ", ".join(f"{name}: {'variant' if kind == 'string' else kind}" for name, kind in columns.items())
+    schema = f"struct<{name_of_array}: array<struct<{fields}, last: string>>, {_BROKEN}: string>"
+    whole = f.concat(f.lit(f'{{"{name_of_array}":['), "value", f.lit(f',{{"last":"{last}"}}]}}'))
+    read = f.from_json(whole, schema, {**_JSON, "columnNameOfCorruptRecord": _BROKEN})
+    line = f.get(f"read.{name_of_array}", f.lit(0))
+    is_alone = f.get(f"read.{name_of_array}", f.lit(1))["last"] == last
+    texts = [line[name] for name, kind in columns.items() if kind == "string"]
+    are_text = [f.coalesce(f.schema_of_variant(text).isin("STRING", "VOID"), f.lit(True)) for text in texts]
+    is_sound = reduce(
+        lambda one, other: one & other,
+        (f.col(f"read.{_BROKEN}").isNull(), f.coalesce(is_alone, f.lit(False)), f.is_valid_utf8("value"), *are_text),
+    )
+    return (
+        spark.read.text(place)
+        .where(f.col("value").rlike(r"\S"))
+        .select(
+            "value",
+            read.alias("read"),
+            f.col("_metadata.file_path").alias("file"),
+            f.col("_metadata.file_block_start").alias("part"),
+            # Rises in each part, since one task reads all of it.
+            f.monotonically_increasing_id().alias("place"),
+        )
+        .select(
+            *(
+                (f.try_variant_get(line[name], "$", "string") if kind == "string" else line[name]).alias(name)
+                for name, kind in columns.items()
+            ),
+            (~is_sound).alias(_BROKEN),
+            f.col("value").alias(_TEXT),
+            "file",
+            "part",
+            "place",
+        )
     )
 
 
 def _read_parquet(spark: SparkSession, place: str, columns: dict[str, str], needed: dict[str, str]) -> DataFrame:
     rows = spark.read.parquet(place)
-    there = {field.name for field in rows.schema.fields}
+    there = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     if missing := [name for name in needed if name not in there]:
         raise BadRecords(f"{place} has no column {', '.join(missing)}; it has {', '.join(sorted(there))}")
-    chosen = [(f.col(name) if name in there else f.lit(None)).cast(kind).alias(name) for name, kind in columns.items()]
+    for name, kind in columns.items():
+        if there.get(name, kind) not in _TAKEN[kind]:
+            raise BadRecords(f"{place}: the column {name} is {there[name]}, and must be {kind}")
+    chosen = {
+        name: (f.col(name) if name in there else f.lit(None)).try_cast(kind).alias(name)
+        for name, kind in columns.items()
+    }
+    is_sound: Column = reduce(
+        lambda one, other: one & other,
+        (
+            (f.col(name).isNull() | chosen[name].isNotNull())
+            & (f.coalesce(f.is_valid_utf8(chosen[name]), f.lit(True)) if kind == "string" else f.lit(True))
+            for name, kind in columns.items()
+            if name in there
+        ),
+    )
     row = f.col("_metadata.row_index")
     return rows.select(
-        *chosen,
-        f.lit(None).cast("string").alias(_BROKEN),
+        *chosen.values(),
+        (~is_sound).alias(_BROKEN),
+        f.to_json(f.struct(*(f.col(name) for name in columns if name in there))).alias(_TEXT),
         f.col("_metadata.file_path").alias("file"),
         f.expr(f"_metadata.row_index div {_STRETCH_ROWS}").alias("part"),
         row.alias("place"),

@@ -4,7 +4,9 @@ A transaction's number is how many messages of the stream are done with it. The 
 writer and stores what is committed under a number once, so a step that is repeated, by whomever, is recognised as a
 whole (docs/transactions.md). The recovery itself is a writer, too: 1 when it has begun, 2 when all is stored, and 3
 when no directory has a note of it any more. A task may wake up late, with a step that is stored long since: so writers
-are forgotten an hour behind that, and tasks ask before each step whether their recovery goes on.
+are forgotten an hour behind that, and tasks ask whether their recovery goes on when a step is staged, and before it is
+committed. A task that is frozen in front of that question is told that it is over. One that is frozen behind it, for
+however long, has a receipt that is worth nothing by then: staged messages go with their writer, and after an hour.
 
 A broker compares no number but the last. That is enough because all tasks cut a stream in the same places
 (`steps`), as long as brokers refuse the same messages today and tomorrow. Should one refuse a message that another
@@ -137,8 +139,7 @@ class BrokersStore:
         return self._calls.last_number(_stream_writer(stream)) or 0
 
     def store(self, stream: Stream, before: int, after: int, events: Events) -> int:
-        if self._calls.last_number(_writer(stream.recovery)) != _BEGUN:
-            raise RecoveryChanged("this recovery is over: another run has stored everything")
+        self._check_goes_on(stream)
         if self.reached(stream) != before:
             raise Overtaken
         writer = _stream_writer(stream)
@@ -154,8 +155,13 @@ class BrokersStore:
             if receipt is None:
                 raise Overtaken
             receipts.append(receipt)
+            self._check_goes_on(stream)
         self._calls.commit(writer, after, receipts)
         return len(events)
+
+    def _check_goes_on(self, stream: Stream) -> None:
+        if self._calls.last_number(_writer(stream.recovery)) != _BEGUN:
+            raise RecoveryChanged("this recovery is over: another run has stored everything")
 
     def close(self) -> None:
         self._calls.close()

@@ -20,7 +20,7 @@ from holdfast.pipelines import recover_rules as rules
 from holdfast.pipelines import tuning
 from holdfast.recovery import blocks, lines, steps
 from holdfast.recovery.aside import Asides
-from holdfast.recovery.backlog import Backlog, Directories, Ledger
+from holdfast.recovery.backlog import Backlog, Directories, Ledger, Outcome
 from holdfast.recovery.lines import Places, Source
 from holdfast.recovery.merging import merged
 
@@ -44,24 +44,31 @@ _CONF: Final = {"spark.sql.execution.arrow.maxBytesPerBatch": str(32 * MIB)}
 
 @dataclass
 class Recovered:
-    """What became of all lines: `events` is the sum of those that were stored and those that were not."""
+    """What became of all lines: `events` is the sum of those that were stored and those that were not.
+
+    `failed` are all lines in the directories' `failed`, also those that were there before.
+    """
 
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
+    failed: int = 0
 
-    def add(self, files: int, queues: dict[str, dict[str, int]], skipped: int, set_aside: int) -> None:
+    def add(self, files: int, outcome: Outcome, *, is_of_earlier_run: bool = False) -> None:
         self.counts["files"] += files
-        self.counts["set_aside"] += set_aside
-        self.counts["already_stored"] += skipped
-        self.counts["events"] += skipped + set_aside
-        for queue, counted in queues.items():
+        self.counts["set_aside"] += outcome.set_aside
+        self.counts["already_stored"] += outcome.skipped
+        self.counts["events"] += outcome.skipped + outcome.set_aside
+        for queue, told in outcome.queues.items():
+            counted = told
+            if is_of_earlier_run:
+                counted = {**told, "stored": 0, "already_stored": told["already_stored"] + told["stored"]}
             of_queue = self.queues.setdefault(queue, dict.fromkeys(steps.COUNTS, 0))
             for name, count in counted.items():
                 of_queue[name] += count
                 self.counts[name] += count
 
     def as_json(self) -> dict[str, Any]:
-        return {**self.counts, "queues": dict(sorted(self.queues.items()))}
+        return {**self.counts, "failed": self.failed, "queues": dict(sorted(self.queues.items()))}
 
 
 def recover_directories(
@@ -94,9 +101,12 @@ def recover_directories(
                 queues = _stored(spark, target, ledger, backlog, sources, tell)
                 tell("giving files back")
                 skipped = sum(map(lines.skipped_lines, sources))
-                set_aside = opened.set_aside(backlog)
-                opened.finish(backlog, ledger)
-                found.add(len(sources), queues, skipped, set_aside)
+                outcome = Outcome(queues, skipped, opened.set_aside(backlog))
+                opened.finish(backlog, ledger, outcome)
+                found.add(len(sources), outcome)
+            for count, outcome in opened.stored_before:
+                found.add(count, outcome, is_of_earlier_run=True)
+            found.failed = opened.in_failed()
     finally:
         ledger.close()
     return found

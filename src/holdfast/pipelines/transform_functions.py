@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from holdfast.pipelines.dead_letters import text_of
 from holdfast.pipelines.errors import BadFunction, spark_not_installed
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _from_path(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
     except Exception as error:
-        raise BadFunction(f"{place} cannot be imported: {type(error).__name__}: {error}") from error
+        raise BadFunction(f"{place} cannot be imported: {type(error).__name__}: {text_of(error)}") from error
 
 
 def _from_file(file: Path) -> ModuleType:
@@ -81,7 +82,7 @@ def _from_file(file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BadFunction(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+        raise BadFunction(f"{file} cannot be imported: {type(error).__name__}: {text_of(error)}") from error
     _pickler().register_pickle_by_value(module)
     return module
 
@@ -103,7 +104,7 @@ def _check_travels(text: str, found: Found) -> None:
     try:
         _pickler().dumps(found.function)
     except Exception as error:
-        raise BadFunction(f"{text} cannot be sent to executors: {type(error).__name__}: {error}") from error
+        raise BadFunction(f"{text} cannot be sent to executors: {type(error).__name__}: {text_of(error)}") from error
 
 
 def _pickler() -> Any:

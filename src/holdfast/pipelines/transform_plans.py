@@ -21,19 +21,23 @@ from holdfast.pipelines.errors import BadPipelineSetting, first_line
 from holdfast.pipelines.made_rows import ARROW, BATCHES, MADE_DDL, Rules
 from holdfast.pipelines.transform_functions import Found
 from holdfast.pipelines.transform_rows import over_batches
+from holdfast.spark.sink_options import DEAD_MAX, DEAD_TOPIC, is_dead_max
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 EVENT_TIME: Final = "event_time"
 BATCH_ROWS_MAX_DEFAULT: Final = 10_000
+CALL_TIMEOUT_S_MAX: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
     """What is to be done: a `function` or a statement (`sql`), and how rows come to it.
 
-    `event_time` is an expression; where it is null, or not given, the time of a message is its timestamp.
+    `event_time` is an expression; where it is null, or not given, the time of a message is its timestamp. `dead_max`
+    ends the pipeline before a batch with more dead letters is written: a number, or a share such as `5%`. A message for
+    which one call of the function takes longer than `call_timeout_s` is dead.
     """
 
     source: str
@@ -48,6 +52,8 @@ class Transform:
     batches: str = ARROW
     batch_rows_max: int = BATCH_ROWS_MAX_DEFAULT
     message_bytes_max: int = MESSAGE_BYTES_MAX
+    dead_max: str | int | None = None
+    call_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself (`bad_option`), or names no topic (`bad_topic`)."""
@@ -70,6 +76,18 @@ class Transform:
             ),
             (self.batches not in BATCHES, f"batches is one of {', '.join(BATCHES)}"),
             (self.batch_rows_max < 1, "batch_rows is at least 1"),
+            (
+                self.dead_max is not None and not is_dead_max(str(self.dead_max)),
+                f"dead_max is a number or a share such as 5%, not {self.dead_max}",
+            ),
+            (
+                self.call_timeout_s is not None and self.function is None,
+                "call_timeout goes with a function; what SQL does cannot be interrupted",
+            ),
+            (
+                self.call_timeout_s is not None and not 0.001 <= self.call_timeout_s <= CALL_TIMEOUT_S_MAX,
+                "call_timeout is 1ms to 7d",
+            ),
             (self.message_bytes_max < 1, "message_bytes_max is at least 1"),
         ]
         for is_wrong, words in wrong:
@@ -82,7 +100,21 @@ class Transform:
 
     @property
     def rules(self) -> Rules:
-        return Rules(self.source, self.target, self.batches, self.batch_rows_max, self.message_bytes_max)
+        return Rules(
+            self.source,
+            self.target,
+            self.batches,
+            self.batch_rows_max,
+            self.message_bytes_max,
+            self.call_timeout_s,
+        )
+
+
+def sink_options(wanted: Transform) -> dict[str, str]:
+    """What the sink is told beside where to write."""
+    if wanted.dead_max is None:
+        return {}
+    return {DEAD_TOPIC: dead_topic(wanted.source), DEAD_MAX: str(wanted.dead_max)}
 
 
 def timed(messages: DataFrame, wanted: Transform, *, is_forgiving: bool = False) -> DataFrame:

@@ -25,11 +25,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.pipelines import streams, transform_errors, transform_sql
+from holdfast.pipelines.call_limits import SPARK_SETTINGS
 from holdfast.pipelines.dead_letters import dead_topic
-from holdfast.pipelines.errors import PipelineFailed, StatementRaised
+from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, StatementRaised
 from holdfast.pipelines.transform_functions import ship
-from holdfast.pipelines.transform_plans import Transform, configured, counts, folded, mapped, timed, with_untimed
+from holdfast.pipelines.transform_plans import (
+    Transform,
+    configured,
+    counts,
+    folded,
+    mapped,
+    sink_options,
+    timed,
+    with_untimed,
+)
 from holdfast.pipelines.transform_statement import StatementWriter
+from holdfast.spark.batch_contents import is_readable_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,6 +99,11 @@ def run_transform(
     reports: streams.Reports | None = None,
 ) -> streams.StreamRun:
     """Run it until all that is there is done (`once`), or until `stop` is set."""
+    if str(wanted.dead_max).endswith("%") and not is_readable_here(checkpoint):
+        raise BadPipelineSetting(
+            f"a share of dead letters needs a checkpoint on a disk of the driver, which says how many messages a batch "
+            f"has, and {checkpoint} is none: give dead_max as a number"
+        )
     messages = streams.source(
         spark,
         servers=servers,
@@ -98,10 +114,11 @@ def run_transform(
         # Work is spread over all cores, however few partitions the topic has.
         minPartitions=tasks or spark.sparkContext.defaultParallelism,
     )
-    statement = StatementWriter(wanted, servers, tell)
+    statement = StatementWriter(wanted, servers, checkpoint, tell)
     settings = {
         **(_STATE_SETTINGS if wanted.is_stateful else {}),
         **(_TTL_SETTINGS if wanted.state_ttl_s is not None else {}),
+        **(SPARK_SETTINGS if wanted.call_timeout_s is not None else {}),
     }
     with configured(spark, settings):
         query = _query(spark, messages, wanted, servers, statement)
@@ -158,4 +175,4 @@ def _query(
         result = transform_sql.selected(timed(messages, wanted, is_forgiving=True), wanted.sql)
         made = with_untimed(transform_sql.as_messages(result, wanted.rules), messages, wanted)
     counted = made.observe(NAME, *counts(wanted.target))
-    return counted.writeStream.format("holdfast").options(servers=servers).outputMode("append")
+    return counted.writeStream.format("holdfast").options(servers=servers, **sink_options(wanted)).outputMode("append")

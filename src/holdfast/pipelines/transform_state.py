@@ -22,7 +22,7 @@ from holdfast.model.errors import TooLarge
 from holdfast.pipelines.dead_letters import dead_letter, dead_window
 from holdfast.pipelines.errors import BadFunction
 from holdfast.pipelines.made_rows import HEADERS, MADE, Rules, as_given, as_made
-from holdfast.pipelines.transform_rows import in_order
+from holdfast.pipelines.transform_rows import NO_ROWS_FAULT, caller, in_order
 
 # A state is read and written whole with each batch of its key. It must fit into a dead letter, with the reason.
 STATE_BYTES_MAX: Final = 1 << 19
@@ -51,6 +51,7 @@ class Fold:
     def __init__(self, function: Function, rules: Rules, text: str | None) -> None:
         self._function = function
         self._rules = rules
+        self._limited = caller(rules)
         self.text = text
 
     def take(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -60,26 +61,27 @@ class Fold:
 
     def end(self) -> pa.Table:
         """What is made of the state when its window has ended."""
-        _, made = self._call(None)
+        _, made = self._call(None, "the end of a window")
         return made
 
     def _step(self, rows: pa.Table) -> pa.Table:
-        text, made = self._call(as_given(rows, self._rules.batches))
+        text, made = self._call(as_given(rows, self._rules.batches), rows)
         self.text = text
         return made
 
-    def _call(self, batch: Any) -> tuple[str | None, pa.Table]:
-        returned = self._function(None if self.text is None else json.loads(self.text), batch)
+    def _call(self, batch: Any, about: pa.Table | str) -> tuple[str | None, pa.Table]:
+        state = None if self.text is None else json.loads(self.text)
+        returned = self._limited(lambda: self._function(state, batch), about)
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise BadFunction(
                 f"[{BadFunction.code}] the function returned {type(returned).__name__}; one with a state returns two "
                 "things: the next state, and rows or None"
             )
-        state, rows = returned
+        next_state, rows = returned
         state_bytes_max = min(STATE_BYTES_MAX, self._rules.message_bytes_max // 2)
-        return _as_text(state, state_bytes_max), MADE.empty_table() if rows is None else as_made(rows, self._rules)
+        return _as_text(next_state, state_bytes_max), MADE.empty_table() if rows is None else as_made(rows, self._rules)
 
-    def _bury(self, row: pa.Table, error: Exception) -> pa.Table:
+    def _bury(self, row: pa.Table, error: BaseException) -> pa.Table:
         return dead_letter(row, error, self._rules)
 
 
@@ -127,9 +129,9 @@ class Folding(StatefulProcessor):
         if text is not None:
             try:
                 made = Fold(self._function, self._rules, text).end()
-            except (BadFunction, MemoryError):
-                raise  # no window's fault
-            except Exception as error:  # noqa: BLE001 - a user's function may raise anything, and the letter tells what
+            except NO_ROWS_FAULT:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a user's function may raise anything, and the letter tells what
                 made = dead_window(key[0], text, error, self._rules)
             yield from _as_rows([made])
         self._state.clear()

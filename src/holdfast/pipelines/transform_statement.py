@@ -20,7 +20,7 @@ from holdfast.pipelines.dead_letters import dead_letters, rows_at
 from holdfast.pipelines.errors import TooManyRaise, from_spark
 from holdfast.pipelines.made_rows import MADE_DDL, Rules
 from holdfast.pipelines.transform_errors import is_no_rows_fault
-from holdfast.pipelines.transform_plans import Transform, counts, timed
+from holdfast.pipelines.transform_plans import Transform, counts, sink_options, timed
 from holdfast.pipelines.transform_raising import Failed, failing
 from holdfast.pipelines.transform_sql import as_messages, quietly, selected
 
@@ -34,9 +34,10 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 class StatementWriter:
     """Writes each micro-batch of a statement that works row by row."""
 
-    def __init__(self, wanted: Transform, servers: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, wanted: Transform, servers: str, checkpoint: str, tell: Callable[[str], None]) -> None:
         self._wanted = wanted
         self._servers = servers
+        self._checkpoint = checkpoint
         self._tell = tell
         self.counts = {"made": 0, "dead": 0}
         self.is_used = False
@@ -54,7 +55,13 @@ class StatementWriter:
         query = rows.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         assert query is not None, "a batch of a streaming query knows its query"
         # As the streaming sink would: the checkpoint's query, and the batch.
-        options = {"servers": self._servers, "writer": f"spark-{query}", "writerBatch": str(batch)}
+        options = {
+            "servers": self._servers,
+            "writer": f"spark-{query}",
+            "writerBatch": str(batch),
+            "checkpointLocation": self._checkpoint,
+            **sink_options(self._wanted),
+        }
 
         def write(made: DataFrame) -> None:
             seen = Observation()

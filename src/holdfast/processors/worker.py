@@ -48,7 +48,7 @@ def main() -> NoReturn:
         serve(function, requests, replies)
         status = 0
     except ConfigError as error:
-        _send(replies, protocol.Refused(error.message))
+        _send(replies, protocol.Refused(short_error(error.message)))
     except BrokenPipeError:
         pass  # the broker is gone and needs no answer
     except Exception:  # noqa: BLE001 - a bug of ours: the broker sees a death, the reason is on stderr
@@ -83,12 +83,12 @@ def answer(function: Function, message: protocol.ProcessorMessage) -> protocol.R
 
 
 def _value(returned: object) -> bytes | None:
-    if returned is None or isinstance(returned, bytes):
-        return returned
+    if returned is None:
+        return None
     if isinstance(returned, str):
         return returned.encode()
-    if isinstance(returned, bytearray | memoryview):
-        return bytes(returned)
+    if isinstance(returned, bytes | bytearray | memoryview):
+        return bytes(returned)  # the protocol takes no subclasses of bytes, such as `numpy.bytes_`
     raise TypeError(f"the processor returned {type(returned).__name__}; it must return bytes, str or None")
 
 
@@ -124,7 +124,17 @@ def load(spec: str) -> Function:
 
 
 def describe(error: BaseException) -> str:
-    """The error on one line, with the place in the function's own code where it was raised."""
+    """The error on one line, with the place in the function's own code where it was raised.
+
+    Never fails: the error's type is the user's code as well, and formatting it may raise.
+    """
+    try:
+        return short_error(_description(error))
+    except BaseException:  # noqa: BLE001 - also SystemExit, from a property of the error
+        return short_error(f"an error of the type {type(error).__name__}, which cannot be described")
+
+
+def _description(error: BaseException) -> str:
     text = short_error("".join(traceback.format_exception_only(error)))
     # The first frame is the caller in this file; importlib's own frames say nothing to its reader.
     places = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if not frame.filename.startswith("<")]

@@ -38,7 +38,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.limits import HTTP_BODY_BYTES_MAX
 from holdfast.proxy.groups import Group
-from holdfast.proxy.listing import Listing, well
+from holdfast.proxy.listing import Listing
 from holdfast.proxy.places import Places
 from holdfast.proxy.queues import QueueCalls
 from holdfast.proxy.relay import Relay
@@ -54,12 +54,7 @@ class _Named(msgspec.Struct):
     topic: str
 
 
-class _Listed(msgspec.Struct):
-    topics: list[dict[str, Any]]
-
-
 _named_decoder: Final = msgspec.json.Decoder(_Named)
-_listed_decoder: Final = msgspec.json.Decoder(_Listed)
 
 
 class Proxy:
@@ -175,7 +170,7 @@ class Proxy:
         path, method, headers = scope["raw_path"], scope["method"], scope["headers"]
         query = b"?" + scope["query_string"] if scope["query_string"] else b""
         if path == _TOPICS and method in {"GET", "HEAD"}:
-            return await self._list_topics()
+            return await self._listing.topics()
         if path == _TOPICS:
             request.require_type(JSON_TYPE)
             body = await request.body()
@@ -193,13 +188,6 @@ class Proxy:
         if response.status == 404 or method == "DELETE":
             self._places.forget(topic)
         return response
-
-    async def _list_topics(self) -> Response:
-        found: list[dict[str, Any]] = []
-        for group in self.groups:
-            answer = well(group, await group.ask(_TOPICS))
-            found += [{**each, "group": group.name} for each in _listed_decoder.decode(answer.body).topics]
-        return json_response({"topics": sorted(found, key=lambda each: (each["topic"], each["group"]))})
 
     # --- itself -------------------------------------------------------------------------------------
 

@@ -1,8 +1,12 @@
-"""Listings over all groups: read page by page, with the ids that queues have here; a page at a time is in memory."""
+"""Listings over all groups: read page by page, with the ids that queues have here; a page at a time is in memory.
+
+A group that does not answer is left out, and the answer names it under `missing`. If none answers, the listing fails.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -10,14 +14,14 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from holdfast.frontends.http import queue_schema as schema
 from holdfast.frontends.http.errors import decoded
-from holdfast.frontends.http.exchange import JSON_TYPE, NO_STORE, Response, json_response, json_text
-from holdfast.model.errors import NoGroupAnswers
+from holdfast.frontends.http.exchange import JSON_TYPE, NO_STORE, Response, json_text
+from holdfast.model.errors import NoGroupAnswers, Overloaded
 from holdfast.proxy.groups import Group
 from holdfast.proxy.queues import NUMBER_MAX, QueueCalls
 from holdfast.proxy.settings import SLOTS
 from holdfast.proxy.upstream import Answer
 
-_PAGE: Final = 1000
+_PAGE_ROWS: Final = 1000
 
 _queues_decoder: Final = msgspec.json.Decoder(schema.QueuesWanted)
 _messages_decoder: Final = msgspec.json.Decoder(schema.MessagesWanted)
@@ -58,6 +62,19 @@ class _Kind(NamedTuple):
     place: str
 
 
+class _Topics(Struct):
+    topics: list[dict[str, Any]]
+
+
+# Rows, and whether nothing follows.
+_Page = tuple[list[Any], bool]
+
+_TOPICS: Final = b"/v1/topics"
+_topics_decoder: Final = msgspec.json.Decoder(_Topics)
+# A group without a node that is well may be electing a leader: it gets this long, and is looked at so often.
+_DOWN_S: Final = 1.0
+_LOOK_S: Final = 0.1
+
 _MESSAGES: Final = _Kind(b"/get_all_messages", "messages", msgspec.json.Decoder(_Messages), "message_id")
 _POINTERS: Final = _Kind(b"/get_all_pointers", "pointers", msgspec.json.Decoder(_Pointers), "client_id")
 
@@ -69,19 +86,35 @@ class Listing:
         self._groups = groups
         self._calls = calls
 
+    async def topics(self) -> Response:
+        """The topics of all groups, each with its group."""
+        missing = Missing()
+        answers = await asyncio.gather(*(missing.unless(group, group.ask(_TOPICS)) for group in self._groups))
+        found = [
+            {**each, "group": group.name}
+            for group, answer in zip(self._groups, answers, strict=True)
+            for each in (() if answer is None else _topics_decoder.decode(answer.body).topics)
+        ]
+        missing.check(self._groups)
+        listed = sorted(found, key=lambda each: (each["topic"], each["group"]))
+        return json_text(b'{"topics":%b%b}' % (_encode(listed), missing.field()))
+
     async def queues(self, body: bytes) -> Response:
         wanted = decoded(_queues_decoder, body)
+        missing = Missing()
+        asked = (missing.unless(group, _patiently(group, b"/get_all_queues", b"{}")) for group in self._groups)
+        answers = await asyncio.gather(*asked)
         found: list[int] = []
-        for group in self._groups:
-            answer = well(group, await group.call(b"/get_all_queues", b"{}"))
-            numbers = msgspec.json.decode(answer.body, type=schema.Queues).queue_ids
+        for group, answer in zip(self._groups, answers, strict=True):
+            numbers = [] if answer is None else msgspec.json.decode(answer.body, type=schema.Queues).queue_ids
             found += [number * SLOTS + group.slot for number in numbers if number <= NUMBER_MAX]
+        missing.check(self._groups)
         found = sorted(number for number in found if number > (wanted.after or 0))
         if wanted.limit is None:
-            return json_response(schema.Queues(found))
+            return json_text(b'{"queue_ids":%b%b}' % (_encode(found), missing.field()))
         page = found[: wanted.limit]
         following = page[-1] if len(found) > len(page) else None
-        return json_text(b'{"queue_ids":%b,"next":%b}' % (_encode(page), _encode(following)))
+        return json_text(b'{"queue_ids":%b,"next":%b%b}' % (_encode(page), _encode(following), missing.field()))
 
     async def messages(self, body: bytes) -> Response:
         wanted = decoded(_messages_decoder, body)
@@ -98,10 +131,12 @@ class Listing:
     ) -> Response:
         if queue_id is not None:
             self._calls.place_of(queue_id)
-        pages = self._pages(kind, after, queue_id, _PAGE if limit is None else min(limit, _PAGE))
+        missing = Missing()
+        pages = self._pages(kind, after, queue_id, _PAGE_ROWS if limit is None else min(limit, _PAGE_ROWS), missing)
         if limit is None:
             headers = [(b"content-type", JSON_TYPE.encode()), NO_STORE]
-            return Response(200, headers, stream=_written(kind.field, pages))
+            first = await anext(pages, None)
+            return Response(200, headers, stream=_written(kind.field, first, pages, missing))
         found: list[Any] = []
         size = 0
         async for page, is_last in pages:
@@ -113,19 +148,24 @@ class Listing:
                     break
                 last = found[-1]
                 following = _encode({"queue_id": last.queue_id, kind.place: getattr(last, kind.place)})
-                return json_text(b'{"%b":%b,"next":%b}' % (kind.field.encode(), _encode(found), following))
-        return json_text(b'{"%b":%b,"next":null}' % (kind.field.encode(), _encode(found)))
+                text = (kind.field.encode(), _encode(found), following, missing.field())
+                return json_text(b'{"%b":%b,"next":%b%b}' % text)
+        return json_text(b'{"%b":%b,"next":null%b}' % (kind.field.encode(), _encode(found), missing.field()))
 
     async def _pages(
-        self, kind: _Kind, after: tuple[int, int | str] | None, queue_id: int | None, limit: int
-    ) -> AsyncIterator[tuple[list[Any], bool]]:
-        """Pages of all groups, by their slots; also whether nothing follows."""
+        self, kind: _Kind, after: tuple[int, int | str] | None, queue_id: int | None, limit: int, missing: Missing
+    ) -> AsyncIterator[_Page]:
+        """Pages of all groups, by their slots; also whether nothing follows.
+
+        Raises `NoGroupAnswers` if there is no page because all of them are missing.
+        """
         groups = [
             group
             for group in self._groups
             if (after is None or group.slot >= after[0] % SLOTS)
             and (queue_id is None or group.slot == queue_id % SLOTS)
         ]
+        has_any = False
         for group in groups:
             ask: dict[str, Any] = {"limit": limit}
             if queue_id is not None:
@@ -133,25 +173,74 @@ class Listing:
             if after is not None and group.slot == after[0] % SLOTS:
                 ask["after"] = {"queue_id": after[0] // SLOTS, kind.place: after[1]}
             while True:
-                page = kind.decoder.decode(well(group, await group.call(kind.path, _encode(ask))).body)
+                answer = await missing.unless(group, _patiently(group, kind.path, _encode(ask)))
+                if answer is None:
+                    break
+                page = kind.decoder.decode(answer.body)
                 rows: list[Any] = getattr(page, kind.field)
                 rows = [row for row in rows if row.queue_id <= NUMBER_MAX]
                 for row in rows:
                     row.queue_id = row.queue_id * SLOTS + group.slot
-                if rows or page.next is not None:
+                if rows:
+                    has_any = True
                     yield rows, page.next is None and group is groups[-1]
                 if page.next is None:
                     break
                 ask["after"] = page.next
+        if not has_any:
+            missing.check(groups)
 
 
-async def _written(field: str, pages: AsyncIterator[tuple[list[Any], bool]]) -> AsyncGenerator[bytes, None]:
-    before = b'{"%b":[' % field.encode()
-    async for rows, _ in pages:
-        if rows:
-            yield before + _encode(rows)[1:-1]
-            before = b","
-    yield b"]}" if before == b"," else before + b"]}"
+async def _written(
+    field: str, first: _Page | None, pages: AsyncIterator[_Page], missing: Missing
+) -> AsyncGenerator[bytes, None]:
+    yield b'{"%b":[' % field.encode()
+    if first is not None:
+        yield _encode(first[0])[1:-1]
+        async for rows, _ in pages:
+            yield b"," + _encode(rows)[1:-1]
+    yield b"]%b}" % missing.field()
+
+
+class Missing:
+    """The groups that could not list what they have, and why."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+
+    async def unless(self, group: Group, asked: Awaitable[Answer]) -> Answer | None:
+        """The answer of a group; none if it is missing."""
+        try:
+            return well(group, await asked)
+        except (NoGroupAnswers, Overloaded) as error:
+            self._problems[group.name] = error.message
+            return None
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises `NoGroupAnswers` if none of these groups has answered."""
+        if groups and all(group.name in self._problems for group in groups):
+            raise NoGroupAnswers("; ".join(self._problems[group.name] for group in groups))
+
+    def field(self) -> bytes:
+        """The end of an answer: nothing if no group is missing."""
+        if not self._problems:
+            return b""
+        return b',"missing":' + _encode([{"group": name, "problem": why} for name, why in self._problems.items()])
+
+
+async def _patiently(group: Group, path: bytes, body: bytes) -> Answer:
+    """As `Group.call`, for less long if the group is known to be down: whoever lists wants what the others have."""
+    loop = asyncio.get_running_loop()
+    asking = loop.create_task(group.call(path, body))
+    down_since_s: float | None = None
+    try:
+        while not (await asyncio.wait({asking}, timeout=_LOOK_S))[0]:
+            down_since_s = None if group.is_up else loop.time() if down_since_s is None else down_since_s
+            if down_since_s is not None and loop.time() - down_since_s > _DOWN_S:
+                raise group.silent()
+        return asking.result()
+    finally:
+        asking.cancel()
 
 
 def well(group: Group, answer: Answer) -> Answer:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from holdfast.broker.queue_names import queue_id_of, topic_of
 from holdfast.model.errors import NoGroupAnswers, QueueNotFound, TopicNotFound
+from holdfast.model.names import path_part, topic_name
 from holdfast.proxy.groups import Group, heaviest
 from holdfast.proxy.queues import QueueCalls
 
 _REMEMBERED_S: Final = 10.0
 _REMEMBERED_MAX: Final = 10_000
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 
 
 class Place(NamedTuple):
@@ -35,7 +34,7 @@ class Places:
         self._looking: dict[str, asyncio.Task[Group | None]] = {}
 
     async def find(self, topic: str, *, or_new: bool) -> Place:
-        """Where it is, or where a new one goes to. Raises `TopicNotFound`, `NoGroupAnswers`."""
+        """Where it is, or where a new one goes to. Raises `TopicNotFound`, `NoGroupAnswers`, `BadTopicName`."""
         number = queue_id_of(topic)
         if number is not None:
             try:
@@ -46,9 +45,7 @@ class Places:
             if or_new and not await self._is_there(topic, place):
                 raise TopicNotFound(f"there is no queue {number}; POST /create_queue makes one and answers with its id")
             return place
-        if not _NAME.match(topic):
-            # What is wrong with it, a broker says best.
-            return Place(heaviest(self._groups, topic), topic)
+        topic_name(topic)
         found = self._remembered(topic) or await self._looked_up(topic)
         if found is None:
             if not or_new:
@@ -89,7 +86,7 @@ class Places:
     async def _look(self, topic: str) -> Group | None:
         if len(self._groups) == 1:
             return self._groups[0]
-        path = f"/v1/topics/{topic}".encode()
+        path = f"/v1/topics/{path_part(topic)}".encode()
         answers = await asyncio.gather(*(group.ask(path) for group in self._groups), return_exceptions=True)
         having, silent = [], []
         for group, answer in zip(self._groups, answers, strict=True):

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.broker.queue_names import QUEUE_ID_MAX
 from holdfast.frontends.http import queue_schema as schema
 from holdfast.frontends.http.errors import body_error
-from holdfast.frontends.http.exchange import NO_STORE, Response
+from holdfast.frontends.http.exchange import NO_STORE, Response, json_response
 from holdfast.frontends.http.short_way import Begun
 from holdfast.model.errors import NotReplicable, QueueNotFound, TooManyTopics
 from holdfast.proxy.groups import Group
@@ -39,6 +39,7 @@ class _Failed(msgspec.Struct):
 _decode_append: Final = msgspec.json.Decoder(schema.Append).decode
 _decode_read: Final = msgspec.json.Decoder(schema.Read).decode
 _decode_create: Final = msgspec.json.Decoder(schema.CreateQueue).decode
+_decode_appended: Final = msgspec.json.Decoder(schema.Appended).decode
 _decode_created: Final = msgspec.json.Decoder(schema.CreatedQueue).decode
 _decode_failed: Final = msgspec.json.Decoder(_Failed).decode
 _encode: Final = msgspec.json.Encoder().encode
@@ -80,7 +81,8 @@ class QueueCalls:
         group, number = self.place_of(wanted.queue_id)
         message_id = wanted.id if wanted.id is not None else f"{self._prefix}-{next(self._appends)}"
         told = b'{"queue_id":%d,"value":%b,"id":%b}' % (number, wanted.value, _encode(message_id))
-        return group.begin(b"/append", told), partial(_passed_on, wanted.queue_id)
+        answered = _passed_on if wanted.id is not None else _appended_once
+        return group.begin(b"/append", told), partial(answered, wanted.queue_id)
 
     def begin_read(self, body: bytes) -> Begun:
         try:
@@ -159,6 +161,14 @@ def response_of(answer: Answer) -> Response:
     """A node's answer, as it is."""
     headers = [field for field in answer.headers if field[0] in _KEPT_HEADERS]
     return Response(answer.status, [*headers, NO_STORE], answer.body)
+
+
+def _appended_once(queue_id: int, answer: Answer) -> Response:
+    """The answer to a value without an id, which the client sent once: it was there before only if we sent it again."""
+    if answer.status == 200 and b'"duplicate":true' in answer.body:
+        appended = _decode_appended(answer.body)
+        return json_response(msgspec.structs.replace(appended, duplicate=False))
+    return _passed_on(queue_id, answer)
 
 
 def _passed_on(queue_id: int, answer: Answer) -> Response:

@@ -10,14 +10,16 @@ In each directory of a spill (`backends/spill/files.py`)::
 Everything is done while all directories are locked, as a broker locks its own. Files are renamed and never deleted.
 
 **Crash cases.** The steps are: files go to `recovering`; `recovery.json` is written into each directory; the store is
-told that the recovery has begun; messages are stored; the store is told that it is done; files go to `recovered` and
-`recovery.json` is removed, directory by directory.
+told that the recovery has begun; messages are stored; `recovery.json` is written again with what became of them; the
+store is told that it is done; files go to `recovered` and `recovery.json` is removed, directory by directory.
 
 - *Before the store was told of the beginning*: nothing is stored. Whatever is in `recovering` is taken together with
   what came later, as another recovery.
 - *Between beginning and end*: the next run finds the same set and goes on. It needs all directories of the set, and
   every file as it was. What brokers spilled meanwhile is a recovery of its own, behind this one.
-- *After the end*: the store says so, and the rest is moved.
+- *After the end*: the store says so, and the rest is moved. What became of the messages stands in the notes, so that
+  the run that moves the rest can tell. A note of an older version does not have it: then only what is in `failed` is
+  known.
 
 A broker that is started in between does not see the files and spills new ones. It stores those as ever, so they
 overtake what is in `recovering`: brokers are better started when a recovery is through.
@@ -34,7 +36,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from holdfast.backends.spill import inspecting
+from holdfast.backends.spill import files, inspecting, queen
 from holdfast.backends.spill.files import RECOVERING, SpillDirectory
 from holdfast.backends.spill.log_target import Progress, progress_path
 from holdfast.model.errors import DataDirectoryError
@@ -74,8 +76,22 @@ class BacklogFile(msgspec.Struct, frozen=True):
         return spill_files.id_of(self.name)
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of the lines of a recovery: `queues` are counts by topic (`steps.COUNTS`).
+
+    `skipped` lines had been stored by their brokers, and `set_aside` are in `failed`.
+    """
+
+    queues: dict[str, dict[str, int]]
+    skipped: int
+    set_aside: int
+
+
 class Backlog(msgspec.Struct, frozen=True):
-    """One recovery: everything that decides what its streams are. `topics` has the partitions of those there were."""
+    """One recovery: everything that decides what its streams are. `topics` has the partitions of those there were.
+
+    `outcome` is there once everything is stored.
+    """
 
     recovery: UUID
     store: str
@@ -85,6 +101,7 @@ class Backlog(msgspec.Struct, frozen=True):
     topics: dict[str, int]
     new_topic_partitions: int
     place: int = 0
+    outcome: Outcome | None = None
 
     @property
     def known_since_ms(self) -> int:
@@ -134,6 +151,7 @@ class Directories:
         self._paths = sorted({Path(path).resolve() for path in paths})
         self._opened: list[SpillDirectory] = []
         self._locks = ExitStack()
+        self._stored_before: list[tuple[int, Outcome]] = []
 
     def __enter__(self) -> Directories:
         try:
@@ -141,6 +159,7 @@ class Directories:
             for path in self._paths:
                 if not path.is_dir() or not spill_files.is_spill(path):
                     raise DataDirectoryError(f"there is no spill in {path}: no file of a broker's is there")
+                spill_files.refuse_links(path)
             for path in self._paths:
                 opened = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
                 self._locks.callback(opened.close)
@@ -193,7 +212,9 @@ class Directories:
                     f"is in {RECOVERING} back"
                 )
             if ledger.is_done(begun.recovery):
+                outcome = begun.outcome or Outcome({}, 0, self.set_aside(begun))
                 self._give_back(begun, ledger)
+                self._stored_before.append((len(begun.files), outcome))
             elif ledger.has_begun(begun.recovery):
                 return self._checked(begun)
             else:
@@ -213,17 +234,24 @@ class Directories:
             topics=ledger.topics(),
             new_topic_partitions=new_topic_partitions,
         )
-        for place, path in enumerate(self._paths):
-            note = msgspec.structs.replace(made, place=place)
-            replace_file(path / RECOVERING / _NOTE, msgspec.json.encode(note) + b"\n")
-            sync_directory(path / RECOVERING)
+        self._note(made, dict(enumerate(self._paths)))
         ledger.begin(made.recovery)
         return made
 
-    def finish(self, backlog: Backlog, ledger: Ledger) -> None:
+    def finish(self, backlog: Backlog, ledger: Ledger, outcome: Outcome) -> None:
         """Everything is stored: say so, and move the files out of the way."""
+        self._note(msgspec.structs.replace(backlog, outcome=outcome), self._homes(backlog))
         ledger.end(backlog.recovery, [file.id for file in backlog.files if file.id is not None])
         self._give_back(backlog, ledger)
+
+    @property
+    def stored_before(self) -> Sequence[tuple[int, Outcome]]:
+        """Recoveries that an earlier run had stored and not given back: how many files, and what became of them."""
+        return self._stored_before
+
+    def in_failed(self) -> int:
+        """How many lines are in `failed`, whoever put them there: they are not stored."""
+        return sum(1 for path in self._paths for each in files.failed_files(path) for _ in line_numbers(each))
 
     def paths(self, backlog: Backlog) -> list[str]:
         """Where each file of a recovery is now, in the order of its files."""
@@ -231,15 +259,23 @@ class Directories:
         return [str(homes[file.place] / RECOVERING / file.name) for file in backlog.files]
 
     def set_aside(self, backlog: Backlog) -> int:
-        """How many lines of a recovery's files are in `failed`, of those that it had to store."""
+        """How many lines that a recovery had to store are in `failed`, where directories have notes of it."""
         homes = self._homes(backlog)
         return sum(
             number > file.first_line
             for file in backlog.files
+            if file.place in homes
             for number in line_numbers(homes[file.place] / "failed" / file.name)
         )
 
     # --- in the directories ----------------------------------------------------------------------------
+
+    @staticmethod
+    def _note(backlog: Backlog, homes: Mapping[int, Path]) -> None:
+        for place, path in homes.items():
+            note = msgspec.structs.replace(backlog, place=place)
+            replace_file(path / RECOVERING / _NOTE, msgspec.json.encode(note) + b"\n")
+            sync_directory(path / RECOVERING)
 
     def _notes(self) -> Iterator[tuple[Path, Backlog]]:
         """Recoveries that were not finished, each once, by where the first note of it is."""
@@ -279,9 +315,7 @@ class Directories:
             for progress in list(path.glob(f"*{_PROGRESS}")):
                 progress.replace(aside / progress.name)
             # Those of Queen MQ wait there for another try, and have the lines that they had.
-            spill_files.take(
-                (each for each in spill_files.files_in(path / "failed") if spill_files.is_of_queen(each)), aside
-            )
+            spill_files.take((each for each in spill_files.files_in(path / "failed") if queen.is_of_queen(each)), aside)
             for directory in (aside, path / "failed", path):
                 sync_directory(directory)
 
@@ -328,11 +362,17 @@ class Directories:
 
 
 def noted_lines(file: UUID, path: Path) -> int:
-    """How many lines of a file a cluster's spill has noted as stored."""
+    """How many lines of a file a cluster's spill has noted as stored. Raises `DataDirectoryError`."""
+    note = progress_path(path.parent, file)
     try:
-        return msgspec.json.decode(progress_path(path.parent, file).read_bytes(), type=Progress).done
+        return msgspec.json.decode(note.read_bytes(), type=Progress).done
     except FileNotFoundError:
         return 0
+    except msgspec.MsgspecError as error:
+        raise DataDirectoryError(
+            f"{note} is damaged and does not say how many lines are stored; start its broker, which finds out from its "
+            "log and stores the rest of that file"
+        ) from error
 
 
 def _noted(path: Path) -> Backlog | None:

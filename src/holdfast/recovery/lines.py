@@ -3,12 +3,7 @@
 A message whose partition was not chosen yet, or is not there any more, gets it here: by the topics that the backlog
 tells of, so that every run chooses the same.
 
-Lines of Queen MQ, which have no sum, are rewritten as the push that they were::
-
-    {"queue", "partition", "payload", "transaction_id", "trace_id", "namespace", "task"}
-
-They have no time either: it is that of their file's name, and within a file they stay in the order of its lines. None
-of Holdfast's own lines can be taken for one, however damaged: it has more fields than the damage of one could hide.
+Lines of Queen MQ, which have no sum, are rewritten as the push that they were (`backends.spill.queen`).
 
 What cannot be read is set aside (`aside`). What the file's own broker had set aside is there already, and left out.
 """
@@ -19,17 +14,16 @@ from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from holdfast.backends.spill import batches, events, fields, files, sums
+from holdfast.backends.spill import batches, events, files, queen, sums
 from holdfast.backends.spill.events import BadLine, Event
+from holdfast.broker import admit
 from holdfast.model import names
 from holdfast.model.errors import CallerError
 from holdfast.model.ids import TimestampMs
-from holdfast.model.limits import MIB
-from holdfast.model.push_ids import push_id
+from holdfast.model.limits import MESSAGE_BYTES_MAX_SETTABLE, MESSAGE_ID_BYTES_MAX, MIB
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.recovery.aside import Aside
 from holdfast.recovery.backlog import Backlog, BacklogFile
@@ -38,19 +32,6 @@ from holdfast.recovery.blocks import Blocks
 # Worked on at once: what is made of it stays in the processor's cache, and a batch of Arrow has few thousand rows.
 _TURN_BYTES: Final = 2 * MIB
 _TIME_MAX: Final = 1 << 53
-
-
-class QueenLine(msgspec.Struct, forbid_unknown_fields=True):
-    queue: str
-    payload: msgspec.Raw
-    partition: str = "Default"
-    transaction_id: str | None = None
-    trace_id: str | None = None
-    namespace: str | None = None
-    task: str | None = None
-
-
-_decode_queen: Final = msgspec.json.Decoder(QueenLine).decode
 
 
 class Places:
@@ -115,7 +96,7 @@ def _blocks_of_file(source: Source, places: Places, blocks: Blocks) -> Iterator[
             read, faults = events.events_of(some)
             present = [event for event in read if event is not None]
             is_known = not known.isdisjoint(range(line, line + len(read)))
-            if faults or is_known or not _are_plain(present) or not places.are_as_noted(present):
+            if faults or is_known or not _are_plain(present, len(some)) or not places.are_as_noted(present):
                 yield from _checked(source, line, some, read, faults, places, known, bad, blocks)
             else:
                 lines = np.arange(line, line + len(read), dtype=np.int32)
@@ -145,13 +126,17 @@ def _count_lines(path: Path, end: int) -> int:
     return count
 
 
-def _are_plain(present: Sequence[Event]) -> bool:
-    """Whether nothing has to be looked at one by one: nothing that is decoded later could fail."""
+def _are_plain(present: Sequence[Event], size_bytes: int) -> bool:
+    """Whether nothing has to be looked at one by one: any broker takes it, and decoding cannot fail."""
     times_ms = [event.time for event in present] + [event.at for event in present]
+    ids = [event.id for event in present if event.id is not None]
     return (
-        [event.headers for event in present].count(None) == len(present)
+        size_bytes <= MESSAGE_BYTES_MAX_SETTABLE
+        and [event.headers for event in present].count(None) == len(present)
         and -_TIME_MAX < min(times_ms, default=0) <= max(times_ms, default=0) < _TIME_MAX
-        and "\0" not in "".join([event.id or "" for event in present])
+        # A character may have four bytes.
+        and (not ids or 0 < min(map(len, ids)) <= max(map(len, ids)) <= MESSAGE_ID_BYTES_MAX // 4)
+        and "".join(ids).isprintable()
     )
 
 
@@ -182,9 +167,9 @@ def _checked(
             continue
         reason = reasons.get(place)
         if event is None:
-            made = _of_queen(line, source.file.time_ms) if sums.fault(line) is not None else None
+            made = queen.event_of(line, source.file.time_ms) if sums.fault(line) is not None else None
             if made is not None:
-                event, line = made
+                event, line = made[0], made[1] + b"}"
         if event is not None:
             try:
                 good.append((first_line + place, event, _checked_number(event, places), line + b"\n"))
@@ -202,35 +187,6 @@ def _checked_number(event: Event, places: Places) -> int:
     """The partition of a message of which everything else is as it has to be. Raises `CallerError`, `ValueError`."""
     if not (-_TIME_MAX < event.time < _TIME_MAX and -_TIME_MAX < event.at < _TIME_MAX):
         raise ValueError("its time is out of range")
-    if event.id is not None and "\0" in event.id:
-        raise ValueError("its id has a character that no store takes")
-    event.message()
+    # As every broker does, with the largest message that one can be told to take.
+    admit.check_messages([event.message()], MESSAGE_BYTES_MAX_SETTABLE)
     return places.number(event)
-
-
-def _of_queen(line: bytes, time_ms: int) -> tuple[Event, bytes] | None:
-    """A line of Queen MQ as one of ours."""
-    try:
-        read = _decode_queen(line)
-        line.decode()
-    except (ValueError, RecursionError):
-        return None
-    partition, transaction_id = read.partition or "Default", read.transaction_id or ""
-    more = {"namespace": read.namespace or "", "task": read.task or ""}
-    event = Event(
-        queue=read.queue,
-        partition=partition,
-        transaction_id=transaction_id,
-        trace_id=read.trace_id or "",
-        namespace=more["namespace"],
-        task=more["task"],
-        number=None,
-        time=time_ms,
-        at=time_ms,
-        id=push_id(partition, transaction_id) if transaction_id else None,
-        push=not any(more.values()),
-    )
-    if not event.push:
-        headers = {"transaction-id": transaction_id, "trace-id": read.trace_id or "", **more}
-        event.key, event.headers = partition, [[name, text] for name, text in headers.items() if text]
-    return event, fields.encode(event)[:-1] + b"," + fields.field(bytes(read.payload)) + b"}"

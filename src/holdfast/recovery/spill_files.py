@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.backends.spill import events, files
 from holdfast.backends.spill.files import LOCK, RECOVERING
+from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import MIB
 from holdfast.model.push_ids import is_uuid
 from holdfast.recovery.errors import RecoveryChanged
@@ -46,6 +47,20 @@ def is_spill(directory: Path) -> bool:
         or bool(files_in(directory))
         or bool(files_in(directory / "failed"))
     )
+
+
+def refuse_links(directory: Path) -> None:
+    """Raises `DataDirectoryError` where something in a spill is a symbolic link.
+
+    What it leads to would be moved aside, copied line by line or added to, wherever it is and whosever it is.
+    """
+    parts = (directory, *(directory / name for name in ("failed", RECOVERING, RECOVERED)))
+    for part in parts:
+        for each in [part] if part is not directory and part.is_symlink() else part.iterdir() if part.is_dir() else ():
+            if each.is_symlink():
+                raise DataDirectoryError(
+                    f"{each} is a symbolic link, and recovering follows none: put what it leads to there, or remove it"
+                )
 
 
 def take(paths: Iterable[Path], target: Path) -> None:
@@ -92,17 +107,6 @@ def id_of(name: str) -> UUID | None:
     match = _NAME.match(name)
     assert match is not None, "it was listed"
     return UUID(match[1]) if is_uuid(match[1]) else None
-
-
-def is_of_queen(path: Path) -> bool:
-    """Lines that Holdfast set aside have a reason, and its own spilled lines are never put there as they are."""
-    with path.open("rb") as file:
-        first = file.readline()
-    try:
-        fields = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return "queue" in fields and "payload" in fields and "reason" not in fields
 
 
 def lacks_ids(path: Path) -> bool:

@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.spark.archive_history import history
     from holdfast.spark.shipping import cluster_config
-    from holdfast.spark.spark_session import session
+    from holdfast.spark.spark_session import active, session
 
 _PLACES = {
+    "active": "holdfast.spark.spark_session",
     "cluster_config": "holdfast.spark.shipping",
     "history": "holdfast.spark.archive_history",
     "session": "holdfast.spark.spark_session",
 }
 
-__all__ = ["cluster_config", "history", "session"]
+__all__ = ["active", "cluster_config", "history", "session"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,8 @@
         lock                                           held by the one process that writes
         commits/00000000000000000007.json              `archive_format.Commit`
         snapshots/00000000000000000050.json            `archive_format.State` behind commit 50
-        files/00000000000000000007-3f2a9c/…/*.parquet  what one commit has added
+        files/00000000000000000007-3f2a9c/…/*.rows     what one commit has added: Parquet files (`*.parquet` in archives
+                                                       of older versions), under a name that `**/*.parquet` passes over
         view                                           the commit that the view below shows
       topic=orders/date=2026-11-18/hour=05/*.parquet   the view: hard links to the files that count
 
@@ -56,6 +57,10 @@ from holdfast.spark.archive_format import FORMAT, ArchivedFile, Commit, State, r
 from holdfast.spark.errors import ArchiveBusy, ArchiveDamaged, BadOption
 
 SNAPSHOT_EVERY: Final = 50
+# How names of files end that Spark has written, and what they are called then, so that who looks for all Parquet files
+# below an archive, as DuckDB and Polars do by a pattern, finds the view alone.
+PARQUET: Final = ".parquet"
+ROWS: Final = ".rows"
 _RESTORE: Final = "restore the directory _archive from a copy"
 _NUMBER_DIGITS: Final = 20
 # Readers that a cleaning overtakes begin again; each time somebody has written a hundred commits meanwhile.
@@ -258,7 +263,7 @@ class ArchiveWriter(ArchiveReader):
             for sums in list(place.rglob(".*.crc")):
                 sums.unlink(missing_ok=True)
             # All of them first: deleting one takes directories away that the search would go on in.
-            for path in list(place.rglob("*.parquet")):
+            for path in [path for ending in (ROWS, PARQUET) for path in place.rglob(f"*{ending}")]:
                 if str(path.relative_to(self.files)) not in known:
                     self._delete(path)
 
@@ -310,8 +315,10 @@ class ArchiveWriter(ArchiveReader):
         _replace(view, str(self.state.version).encode())
 
     def _link_of(self, file: ArchivedFile) -> Path:
-        name = f"{file.path.partition('/')[0]}-{Path(file.path).name}"
-        return self.directory / f"topic={file.topic}" / f"date={file.date}" / f"hour={file.hour:02}" / name
+        name = f"{file.path.partition('/')[0]}-{Path(file.path).with_suffix(PARQUET).name}"
+        # As Spark writes the topic, so that its readers and others find the name in it again.
+        topic = Path(file.path).parts[1].partition("=")[2]
+        return self.directory / f"topic={topic}" / f"date={file.date}" / f"hour={file.hour:02}" / name
 
 
 def _name(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.model.errors import CallerError, HoldfastError, WorldError
+from holdfast.model.errors import CallerError, HoldfastError, NotStored, OutcomeUnknown, Refused
 
 
 class BadOption(CallerError):
@@ -17,19 +17,19 @@ class BadSchema(CallerError):
     code = "bad_schema"
 
 
-class JavaNotFound(HoldfastError):
+class JavaNotFound(Refused):
     """There is no Java that Spark can run on."""
 
     code = "java_not_found"
 
 
-class DataLost(HoldfastError):
+class DataLost(Refused):
     """Messages that the query was to read are gone, or may be: expired, damaged, or with their topic."""
 
     code = "data_lost"
 
 
-class BrokerAway(WorldError):
+class BrokerAway(OutcomeUnknown):
     """No broker gave an answer that helps, for as long as `brokerTimeout` says."""
 
     code = "connection_lost"
@@ -41,13 +41,25 @@ class WriterAhead(CallerError):
     code = "writer_ahead"
 
 
-class ArchiveBusy(WorldError):
+class BatchDiffers(CallerError):
+    """A number of a writer comes again with other rows than it was committed with."""
+
+    code = "batch_differs"
+
+
+class TooManyDead(CallerError):
+    """More messages of a batch are dead letters than a pipeline allows."""
+
+    code = "too_many_dead"
+
+
+class ArchiveBusy(NotStored):
     """Another process writes the archive."""
 
     code = "archive_busy"
 
 
-class ArchiveDamaged(HoldfastError):
+class ArchiveDamaged(Refused):
     """What says which files of an archive count cannot be read."""
 
     code = "archive_damaged"

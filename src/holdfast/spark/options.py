@@ -114,10 +114,22 @@ class SourceOptions(NamedTuple):
         )
 
 
+# Spark puts it in front of the options of a table that is being made, and passes none on when that is used.
+_TABLE_PREFIX: Final = "option."
+_NO_TABLE: Final = (
+    "Spark does not pass a table's options on to a source that is written in Python. Read with CREATE TEMPORARY VIEW … "
+    "USING holdfast OPTIONS (…), and write with df.write"
+)
+
+
 def known_options(
     given: Mapping[str, str], names: tuple[str, ...], *, sparks_own: tuple[str, ...] = ()
 ) -> dict[str, str]:
     """The options by their proper names; `sparks_own` are passed on by Spark and mean nothing here."""
+    if any(name.lower().startswith(_TABLE_PREFIX) for name in given):
+        raise with_code(BadOption, f"holdfast is for reading and writing, not for tables of a catalog: {_NO_TABLE}")
+    if not given:
+        raise with_code(BadOption, f"no option is given, not even servers. If this is a table: {_NO_TABLE}")
     by_lower_case = {name.lower(): name for name in (*names, *sparks_own)}
     options: dict[str, str] = {}
     for name, text in given.items():

@@ -3,7 +3,8 @@
 Tasks stage their rows where nobody sees them and give the driver their receipts; the driver commits the receipts of the
 tasks that won under the query's id and the batch's number (docs/transactions.md), or under a name that was given,
 where the number says the query, too. A task that runs twice stages twice, and one of the two is named. A driver that
-dies and comes back commits the same number: if that was decided, what it staged again is dropped.
+dies and comes back commits the same number: if that was decided, what it staged again is dropped. The brokers keep with
+the number what the batch holds (`batch_contents`): another batch under the same number is refused.
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from holdfast.model.errors import BadValue, HoldfastError, StagedExpired, TooLarge
 from holdfast.model.limits import NUMBER_MAX, QUERY_BITS, RECEIPTS_PER_COMMIT_MAX
-from holdfast.spark.errors import WriterAhead, with_code
-from holdfast.spark.sink_options import SinkOptions
+from holdfast.spark.batch_contents import NO_ROWS, Place, RowSum, contents, differs, is_same, place_of, summed
+from holdfast.spark.errors import TooManyDead, WriterAhead, with_code
+from holdfast.spark.sink_options import DeadMax, SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.spark.sink_calls import SinkCalls
+    from holdfast.spark.sink_calls import SinkCalls, Standing
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 # What is left behind otherwise does no harm: nobody waits for it as long as for the rows.
 _CLEANING_S_MAX: Final = 10.0
+
+# What a message has of its own. Where it goes may change, as when tasks are cut anew.
+_SUMMED: Final = ("value", "key", "id", "headers")
 
 _BATCHES_MAX: Final = NUMBER_MAX >> QUERY_BITS
 
@@ -45,8 +50,12 @@ class Staged(WriterCommitMessage):
     writer: str
     number: int
     receipts: list[str]
-    # A task that was told that the number is committed already has nothing to do, and stages nothing.
+    # A task that was told that the number is committed already stages nothing, and only sums its rows.
     is_done: bool = False
+    rows: RowSum = NO_ROWS
+    # Dead letters among them, and what the first one says.
+    dead: int = 0
+    such_as: str = ""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -61,14 +70,14 @@ class BatchWriter(DataSourceArrowWriter):
         return _staged(self._options, self._writer, self._number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        is_new = _commit(self._options, self._writer, self._number, messages)
+        place = None if self._options.writer_batch is None else place_of(self._options.checkpoint, self._number)
+        is_new = _commit(self._options, self._writer, self._number, messages, place)
         if self._options.writer is None:
             # The rows are there: a job that failed now would be run again, and they would be there twice.
             _clean_up(self._options, lambda calls: calls.forget(self._writer), f"forget the writer {self._writer}")
         elif not is_new:
             _log.warning(
-                "a job of the writer %s was committed before as number %d: the rows of this one are not written again. "
-                "For other rows choose another name, or the next writerBatch",
+                "a job of the writer %s was committed before as number %d: its rows are not written again",
                 self._writer,
                 self._number,
             )
@@ -89,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """A streaming query: a transaction for each of its batches."""
 
     def __init__(self, options: SinkOptions) -> None:
-        self._options = options
+        self._options = options._replace(is_stream=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext
@@ -108,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         for writer, number in {(each.writer, each.number) for each in messages if isinstance(each, Staged)}:
             if self._options.writer is not None:
                 _check_is_ours(self._options, writer, number)
-            if not _commit(self._options, writer, number, messages):
+            if not _commit(self._options, writer, number, messages, place_of(self._options.checkpoint, batchId)):
                 _log.warning("batch %s of %s was committed before: it is not written again", batchId, writer)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -149,13 +158,21 @@ def _check_is_ours(options: SinkOptions, writer: str, number: int) -> None:
         )
 
 
-def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[WriterCommitMessage | None]) -> bool:
+def _commit(
+    options: SinkOptions,
+    writer: str,
+    number: int,
+    messages: Sequence[WriterCommitMessage | None],
+    place: Place | None,
+) -> bool:
     """Whether it was new.
 
     A query's batches come in order, so only its last one comes again. A number below the writer's last is of somebody
-    else: taken for done, its rows would be missing.
+    else, and so is the last number where it holds something else: taken for done, the rows would be missing.
     """
-    receipts = [each for message in messages if isinstance(message, Staged) for each in message.receipts]
+    staged = [message for message in messages if isinstance(message, Staged)]
+    receipts = [receipt for message in staged for receipt in message.receipts]
+    holds = None if _is_used_once(options) else contents(sum((each.rows for each in staged), NO_ROWS), place)
     if len(receipts) > RECEIPTS_PER_COMMIT_MAX:
         raise with_code(
             TooLarge,
@@ -164,14 +181,20 @@ def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[W
             "a partition in one task (repartition by crc32(key) % partitions); a stream can have smaller batches",
         )
     with closing(_calls(options)) as calls:
-        if any(message.is_done for message in messages if isinstance(message, Staged)):
-            last, is_new = _last_of_done(calls, writer, number), False
+        is_done = any(message.is_done for message in staged)
+        if options.dead_max is not None and not is_done:
+            _check_dead(calls, options.dead_max, writer, number, staged, place)
+        if is_done:
+            last, before = _standing_of_done(calls, writer, number)
+            is_new = False
         else:
-            committed = calls.commit(writer, number, receipts)
-            last = committed.last_number
+            committed = calls.commit(writer, number, receipts, holds)
+            last, before = committed.last_number, committed.contents
             # Where the brokers took the rows, the number was not done yet, and a commit that was sent again has met
             # itself.
             is_new = not committed.is_duplicate or (committed.was_sent_again and bool(receipts))
+        if last == number and holds is not None and before is not None and not is_same(before, holds):
+            raise differs(before, holds, f"{_told(number)} of the writer {writer}", _where_it_is(calls, options, place))
     if last > number:
         raise with_code(
             WriterAhead,
@@ -182,19 +205,69 @@ def _commit(options: SinkOptions, writer: str, number: int, messages: Sequence[W
     return is_new
 
 
-def _last_of_done(calls: SinkCalls, writer: str, number: int) -> int:
-    """The writer's last number, where a task was told that this one is done, and has staged nothing.
+def _check_dead(
+    calls: SinkCalls, limit: DeadMax, writer: str, number: int, staged: Sequence[Staged], place: Place | None
+) -> None:
+    """Refuse a batch with too many dead letters, unless it is committed already."""
+    dead = sum(each.dead for each in staged)
+    messages = None if place is None else place.messages
+    if limit.allows(dead, messages):
+        return
+    last = calls.last_number(writer)
+    if last is not None and last >= number:
+        return
+    of = "" if messages is None else f" of its {messages}"
+    told = "" if place is None else f" ({place.told})"
+    such_as = next((each.such_as for each in staged if each.such_as), "")
+    unknown = ""
+    if messages is None and limit.text.endswith("%"):
+        unknown = " The checkpoint does not say here how many messages the batch has: give dead-max as a number."
+    raise with_code(
+        TooManyDead,
+        f"{dead}{of} messages of {_told(number)}{told} would be dead letters, and at most {limit.text} are allowed "
+        f"(dead-max), such as {such_as}.{unknown} Nothing of the batch is written: correct what raises, or allow more, "
+        "and start it again with the same checkpoint",
+    )
+
+
+def _is_used_once(options: SinkOptions) -> bool:
+    """Whether the writer is of one job only, of which nothing can come again."""
+    return options.writer is None and not options.is_stream
+
+
+def _where_it_is(calls: SinkCalls, options: SinkOptions, place: Place | None) -> str:
+    """Where the batch and its groups' cursors stand, and what to do."""
+    if options.writer is not None and options.writer_batch is None and not options.is_stream:
+        return "For other rows choose another writer"
+    told = ""
+    if place is not None:
+        told = f"The batch is {place.told} now"
+        for topic, group in sorted(place.cursors):
+            at = calls.cursor(topic, group)
+            if at:
+                stands = ", ".join(f"{topic}/{number} {offset}" for number, offset in at.items())
+                told += f"; the cursor {group} says that what was written ends at {stands}"
+        told += ". "
+    writer = " and another writer" if options.writer is not None else ""
+    return (
+        f"{told}The checkpoint was set back or has lost files. Start the query with a new checkpoint{writer}: with the "
+        "same groupId it goes on where the group's cursor stands, else give startingOffsets"
+    )
+
+
+def _standing_of_done(calls: SinkCalls, writer: str, number: int) -> Standing:
+    """Where the writer stands, where a task was told that this number is done, and has staged nothing.
 
     It must not be committed then: the rows of that task would be missing, if somebody forgot the writer meanwhile.
     """
-    last = calls.last_number(writer)
-    if last is None or last < number:
+    standing = calls.standing(writer)
+    if standing is None or standing.last_number < number:
         raise with_code(
             StagedExpired,
             f"{_told(number)} of the writer {writer} was committed before, and the writer was forgotten while it was "
             "written again: nothing is committed. Start the query or the job again",
         )
-    return last
+    return standing
 
 
 def _told(number: int) -> str:
@@ -228,7 +301,7 @@ def _calls(options: SinkOptions, turn: int = 0) -> SinkCalls:
 
 
 def _staged(options: SinkOptions, writer: str, number: int, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Stage all rows of a task."""
+    """Stage all rows of a task, and sum them up, unless nothing can come again."""
     from pyspark import TaskContext
 
     from holdfast.spark.sink_pieces import pieces
@@ -237,10 +310,52 @@ def _staged(options: SinkOptions, writer: str, number: int, batches: Iterator[pa
     task = 0 if context is None else context.partitionId()
     attempt = "" if context is None else f"task {context.taskAttemptId()}, try {context.attemptNumber()}"
     receipts: list[str] = []
+    counted = batches if _is_used_once(options) else _Counted(batches, options)
     with closing(_calls(options, task)) as calls:
-        for piece in pieces(batches, options.topic, calls.partitions, task):
+        for piece in pieces(iter(counted), options.topic, calls.partitions, task):
             receipt = calls.stage(writer, number, piece.topic, piece.partition, piece.batches, attempt)
             if receipt is None:
-                return Staged(writer, number, [], is_done=True)
+                for _ in counted:
+                    pass  # all rows are summed
+                return Staged(writer, number, [], True, _rows(counted))
             receipts.append(receipt)
-    return Staged(writer, number, receipts)
+    dead, such_as = (counted.dead, counted.such_as) if isinstance(counted, _Counted) else (0, "")
+    return Staged(writer, number, receipts, False, _rows(counted), dead, such_as)
+
+
+class _Counted:
+    """Batches on their way, and the sum of the rows that went by."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], options: SinkOptions) -> None:
+        self._batches = batches
+        self._columns = _SUMMED if options.topic is not None else (*_SUMMED, "topic")
+        self._dead_topic = None if options.dead_max is None else options.dead_max.topic
+        self.rows = NO_ROWS
+        self.dead = 0
+        self.such_as = ""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += summed(batch, self._columns)
+            if self._dead_topic is not None:
+                self._look_for_dead(batch)
+            yield batch
+
+    def _look_for_dead(self, batch: pa.RecordBatch) -> None:
+        import pyarrow.compute as pc
+
+        dead = batch.filter(pc.equal(batch["topic"], self._dead_topic))
+        if dead.num_rows and not self.dead:
+            self.such_as = _said(dead["headers"][0].as_py() or [])
+        self.dead += dead.num_rows
+
+
+def _said(headers: Sequence[Mapping[str, Any]]) -> str:
+    """Where a dead letter's message stands, and what was raised."""
+    told = {each["key"]: bytes(each["value"] or b"").decode("utf-8", "replace") for each in headers}
+    place = "/".join(told.get(f"holdfast-dead-{name}", "?") for name in ("topic", "partition", "offset"))
+    return f"{place}: {told.get('holdfast-dead-error', 'no reason')}"
+
+
+def _rows(batches: _Counted | Iterator[pa.RecordBatch]) -> RowSum:
+    return batches.rows if isinstance(batches, _Counted) else NO_ROWS

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from holdfast.model.errors import RemoteError
+from holdfast.spark.batch_contents import Contents, contents_from_json
 from holdfast.spark.broker_calls import BATCHES_TYPE, BrokerConnection, Patience, Servers, is_passing, refusal, why
 
 _JSON: Final = "application/json"
@@ -21,12 +22,20 @@ _SOCKET_TIMEOUT_S: Final = 30.0
 class Committed(NamedTuple):
     """What a broker says of a commit: whether it knew the number, and the last number of the writer.
 
-    A commit that was sent again may be the one that the broker knew.
+    A commit that was sent again may be the one that the broker knew. `contents` is what the last number holds.
     """
 
     is_duplicate: bool
     last_number: int
     was_sent_again: bool
+    contents: Contents | None = None
+
+
+class Standing(NamedTuple):
+    """The last number that a writer has committed, and what that holds."""
+
+    last_number: int
+    contents: Contents | None
 
 
 class SinkCalls:
@@ -77,20 +86,48 @@ class SinkCalls:
             return None
         return str(answer["receipts"][0]["receipt"])
 
-    def commit(self, writer: str, number: int, receipts: list[str]) -> Committed:
-        body = json.dumps({"number": number, "receipts": receipts}).encode()
-        answer = self._ask("POST", f"/v1/transactions/{writer}/commit", body, needs="last_number")
-        return Committed(bool(answer["duplicate"]), int(answer["last_number"]), self._tries > 1)
+    def commit(self, writer: str, number: int, receipts: list[str], contents: Contents | None = None) -> Committed:
+        wanted = {"number": number, "receipts": receipts}
+        told = {} if contents is None else {"contents": contents.as_json()}
+        path = f"/v1/transactions/{writer}/commit"
+        try:
+            answer = self._ask("POST", path, json.dumps({**wanted, **told}).encode(), needs="last_number")
+        except RemoteError as error:
+            if error.code != "bad_value" or "contents" not in str(error):
+                raise
+            # A broker of an older version, which keeps nothing to compare.
+            answer = self._ask("POST", path, json.dumps(wanted).encode(), needs="last_number")
+        return Committed(
+            bool(answer["duplicate"]),
+            int(answer["last_number"]),
+            self._tries > 1,
+            contents_from_json(answer.get("contents")),
+        )
 
     def last_number(self, writer: str) -> int | None:
         """The last number that a writer has committed, if it has."""
+        standing = self.standing(writer)
+        return None if standing is None else standing.last_number
+
+    def standing(self, writer: str) -> Standing | None:
+        """Where a writer stands, if it has committed anything."""
         try:
-            last = self._ask("GET", f"/v1/transactions/{writer}", needs="last_number")["last_number"]
+            answer = self._ask("GET", f"/v1/transactions/{writer}", needs="last_number")
         except RemoteError as error:
             if error.code != "writer_not_found":
                 raise
             return None
-        return None if last is None else int(last)
+        last = answer["last_number"]
+        return None if last is None else Standing(int(last), contents_from_json(answer.get("contents")))
+
+    def cursor(self, topic: str, name: str) -> dict[str, int] | None:
+        """Where a cursor stands, by partition; none where it is not there."""
+        try:
+            path = f"/v1/topics/{quote(topic, safe='')}/cursors/{quote(name, safe='')}"
+            partitions = self._ask("GET", path, needs="partitions")["partitions"]
+        except RemoteError:
+            return None
+        return {str(each["partition"]): int(each["offset"]) for each in partitions}
 
     def abort(self, writer: str, reason: str) -> None:
         self._ask("POST", f"/v1/transactions/{writer}/abort", json.dumps({"reason": reason}).encode())

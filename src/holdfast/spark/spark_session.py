@@ -6,8 +6,9 @@ the executors, and tells the brokers how far streaming queries are.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -51,7 +52,7 @@ def session(
     config: Mapping[str, object] | None = None,
     python: str | None = None,
 ) -> SparkSession:
-    """The session of this process: a new one, or the one that is there.
+    """The session of this process: a new one, or the one that is there; the calling thread may write with it.
 
     `config` are Spark's own settings. `python` is the interpreter of the executors, by a name that means one on this
     machine too: Spark plans with the same. It is this one for `local…`, and `python3` elsewhere.
@@ -80,6 +81,9 @@ def session(
         # Opt-in for each query by the option pushFilters; without this Spark refuses readers that can do it.
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Where a worker dies the error says why. What works with a state goes by this setting only, which a session has
+        # from its start.
+        "spark.python.worker.faulthandler.enabled": "true",
         **given,
     }
     if not is_local:
@@ -99,4 +103,34 @@ def session(
     if started not in _listened_to:
         _listened_to.add(started)
         started.streams.addListener(ProgressListener())
+    _sessions_of(started).setActiveSession(started._jsparkSession)
     return started
+
+
+@contextlib.contextmanager
+def active(spark: SparkSession) -> Iterator[SparkSession]:
+    """Use a session in this thread.
+
+    Spark looks for sources that are written in Python in the calling thread's active session. The thread that made a
+    session has it, and another one has none: there `df.write` and `writeStream.start()` do not find `holdfast`.
+    """
+    from py4j.protocol import Py4JError
+
+    sessions = _sessions_of(spark)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield spark
+    finally:
+        # Where Java is gone there is nothing to set, and the error on its way says so.
+        with contextlib.suppress(Py4JError):
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+
+def _sessions_of(spark: SparkSession) -> Any:
+    """Java's class of sessions."""
+    known: Any = spark
+    return known._get_j_spark_session_class(known._jvm)

@@ -12,7 +12,7 @@
     journal/           of a plain pair: its messages in one row (backends/plain/journal.py)
     control/           the control log: segments (log.py)
     state.sqlite       what the control log has decided: topics, cursors, nodes (backends/cluster/state.py)
-    topics/<topic>/<partition>/   segments (log.py)
+    topics/<topic>/<partition>/   segments (log.py); the topic's name is percent-encoded (model/names.py)
     topics/<topic>/topic.json     the topic's settings, to find it again if state.sqlite is lost
     trash/             topics that are being deleted
     damaged/           logs that were found damaged and replaced by what other nodes have
@@ -21,7 +21,8 @@
 
 `holdfast.json` is written to a temporary name, synced and renamed. Crash case: it is absent, and since nothing
 else is written before it, the directory is new. Its `life` tells this directory from another that the same node
-had before: what a disk has promised dies with it. A directory that lost something gets a new life.
+had before: what a disk has promised dies with it. A directory that lost something gets a new life. So does one whose
+`holdfast.json` is lost, unless `votes.log` says that nobody else votes: then it goes on with the life that votes there.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from holdfast.model.errors import DataDirectoryError
+from holdfast.model.names import path_part
 from holdfast.storage.durable import replace_file, sync_directory
 
 FORMAT_VERSION = 2
@@ -50,10 +53,10 @@ _LOOKED_AT_S = 0.25
 
 class Identity(msgspec.Struct, frozen=True):
     format: int
-    node: str
-    created_ms: int
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    created_ms: Annotated[int, msgspec.Meta(ge=0)]
     # Absent in directories of before there were clusters: they live since they were made.
-    life: str = ""
+    life: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$", max_length=32)] = ""
     # Terms up to this one were used in an earlier life that had to give way, and are never used again.
     term_floor: int = 0
 
@@ -69,6 +72,9 @@ class DataDirectory:
     @property
     def topics(self) -> Path:
         return self.path / "topics"
+
+    def topic(self, name: str) -> Path:
+        return self.topics / path_part(name)
 
     @property
     def trash(self) -> Path:
@@ -100,6 +106,16 @@ class DataDirectory:
         life = f"{max(now_ms, int(self.life, 16) + 1):x}"
         floor = max(term_floor, self.identity.term_floor)
         self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, life=life, term_floor=floor))
+        sync_directory(self.path)
+
+    def resume(self, life: str) -> None:
+        """Go on with that life, durably. Only for a node that votes alone: no other node relies on this disk."""
+        self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, life=life))
+        sync_directory(self.path)
+
+    def rename(self, node: str) -> None:
+        """Give another name, durably, to a node that no other node knows yet."""
+        self.identity = _write_identity(self.path, msgspec.structs.replace(self.identity, node=node))
         sync_directory(self.path)
 
     @classmethod
@@ -179,7 +195,10 @@ def read_identity(path: Path) -> Identity | None:
     try:
         identity = msgspec.json.decode(content, type=Identity)
     except msgspec.MsgspecError as error:
-        raise DataDirectoryError(f"{file} is damaged ({error}); restore it or name another directory") from error
+        raise DataDirectoryError(
+            f"{file} is damaged ({error}); move it away and start again: a broker that stands alone goes on as it was, "
+            "and a node of a cluster is let in again as one with a new disk"
+        ) from error
     if identity.format not in FORMATS_READ:
         raise DataDirectoryError(
             f"{path} was written in format {identity.format}, this version reads format {FORMAT_VERSION}; "

@@ -15,13 +15,15 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import Offset
-from holdfast.model.names import is_internal
+from holdfast.model.names import is_internal, path_part
 from holdfast.model.topics import Topic
+from holdfast.storage import ids_file
 from holdfast.storage.examine_log import cut_torn_tail, examine_log, rebuild_index
 from holdfast.storage.examine_state import STATE_FILE, State, examine_identity, examine_state
 from holdfast.storage.examined import NOTES, Finding, Kind, Report
@@ -140,7 +142,7 @@ class _Examiner:
         return 0 if newest is None else Segment(newest).verify(sealed=False).next_index - 1
 
     def _topic(self, path: Path, state: State | None) -> None:
-        name = path.name
+        name = unquote(path.name)
         known = state.topics.get(name) if state is not None else None
         numbers = sorted(int(child.name) for child in path.iterdir() if child.name.isdigit() and child.is_dir())
         if state is not None and known is None and self._is_state_complete and not self._in_use:
@@ -179,15 +181,27 @@ class _Examiner:
         for child in children:
             if self._in_use and child.suffix == ".tmp":  # an index that is just being written
                 continue
-            if child.suffix not in (".log", ".index") or child.stem not in names:
+            if child.name == ids_file.FILE:
+                self._ids(path)
+            elif child.suffix not in (".log", ".index") or child.stem not in names:
                 self.report.found(Kind.STRAY_FILE, child, "no segment and no index of one")
         end = examine_log(path, self.report, self._on_bytes, is_opened=is_opened)
         if end is not None:
-            self._ends[path.parent.name, int(path.name)] = end
+            self._ends[unquote(path.parent.name), int(path.name)] = end
+
+    def _ids(self, path: Path) -> None:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            ids_file.read_ids(directory)
+        except ids_file.IdsDamaged:
+            detail = "ids of deleted messages are lost; such a message is stored again if it is sent again"
+            self.report.found(Kind.IDS_DAMAGED, path / ids_file.FILE, detail)
+        finally:
+            os.close(directory)
 
     def _what_state_misses(self, state: State) -> None:
         for topic, config in state.topics.items():
-            path = self._directory / "topics" / topic
+            path = self._directory / "topics" / path_part(topic)
             if not path.is_dir():
                 detail = f"state.sqlite knows this topic of {config.partitions} partitions"
                 self.report.found(Kind.PARTITION_MISSING, path, detail)

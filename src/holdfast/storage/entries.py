@@ -76,6 +76,12 @@ def note_body(payload: Buffer) -> Buffer:
     return payload[NOTE_HEAD_BYTES:]
 
 
+def base_offset_of(entry: Entry) -> Offset:
+    """The offset of the first message of an entry, or of the first one behind a note."""
+    head = record_batch.HEAD if entry.kind == KIND_BATCH else _NOTE_HEAD
+    return Offset(head.unpack_from(entry.payload)[0])
+
+
 def checked(entries: Iterable[Entry], next_offset: Offset) -> list[Placed]:
     """Check that every entry is sound and that they go on at `next_offset`. Raises `BadEntry`."""
     found: list[Placed] = []

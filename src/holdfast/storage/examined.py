@@ -26,6 +26,7 @@ class Kind(enum.StrEnum):
     STATE_MISSING = "state_missing"
     IDENTITY_DAMAGED = "identity_damaged"
     IDENTITY_MISSING = "identity_missing"
+    IDS_DAMAGED = "ids_damaged"
     TOPIC_FILE_BAD = "topic_file_bad"
     UNREADABLE = "unreadable"
     STATE_SET_ASIDE = "state_set_aside"
@@ -33,6 +34,8 @@ class Kind(enum.StrEnum):
     SPILL_WAITING = "spill_waiting"
     SPILL_FAILED = "spill_failed"
     SPILL_DAMAGED = "spill_damaged"
+    SPILL_RECOVERING = "spill_recovering"
+    SPILL_PROGRESS_DAMAGED = "spill_progress_damaged"
     SPILL_ROOM_SCARCE = "spill_room_scarce"
     SPILL_NOT_WRITABLE = "spill_not_writable"
 

@@ -1,6 +1,7 @@
 """The log of one partition: a directory of segments that together hold one row of entries and of offsets.
 
-Files in the directory: segments (`segment.py`), their indexes (`index.py`), nothing else. Of the segments
+Files in the directory: segments (`segment.py`), their indexes (`index.py`), and the ids of messages that were deleted
+(`ids_file.py`). Of the segments
 only the newest is written to. It is sealed, and the next one begun, when it has reached its size.
 
 Entries are numbered from 1 on (from 0 in logs of older versions), messages from 0 on. An entry is a record batch
@@ -42,7 +43,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.model.entries import KIND_BATCH, NOTE_HEAD_BYTES, Entry
-from holdfast.model.errors import StorageFailed, Unavailable
+from holdfast.model.errors import HoldfastError, ShuttingDown, StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
 from holdfast.model.waiting import Kept
@@ -97,6 +98,7 @@ class PartitionLog(ReadableLog):
         self._retired: list[Segment] = []
         # The least that was left by a truncation since the sync point: the sync covers no more than that.
         self._cut_while_syncing: Cut | None = None
+        self._closed: HoldfastError | None = None
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -191,6 +193,7 @@ class PartitionLog(ReadableLog):
         return self._begin_segment() if is_full else active
 
     def _begin_segment(self) -> Segment:
+        self.check_open()
         sealed = self.active
         created = Segment.create(self.directory, sealed.next_offset, sealed.next_index, sealed.last_term)
         if self.synced_index == self.last_index and not self._syncing:
@@ -212,6 +215,7 @@ class PartitionLog(ReadableLog):
         `DiskFull` if there is no room for a copy: then nothing was changed. After `StorageFailed` the log must not
         be written to until it is opened again.
         """
+        self.check_open()
         if index > self.last_index:
             return
         if index < self.first_index:
@@ -253,6 +257,7 @@ class PartitionLog(ReadableLog):
         Raises `DiskFull` if there is no room for a file, and nothing was changed. After `StorageFailed` the log
         must not be used until it is opened again; then everything is as before, or all is done.
         """
+        self.check_open()
         created = Segment.create(self.directory, next_offset, next_index, previous_term, suffix=RESET_SUFFIX)
         try:
             self.sync_directory()
@@ -328,51 +333,80 @@ class PartitionLog(ReadableLog):
 
     # --- retention --------------------------------------------------------------------------------
 
-    def expire(
-        self,
-        *,
-        older_than_ms: TimestampMs | None,
-        bytes_max: int | None,
-        up_to: Offset,
-        through_index: LogIndex | None = None,
-        kept: Kept | None = None,
-    ) -> int:
-        """Delete whole segments below `up_to` that are too old or too much; returns how many.
+    def expirable(
+        self, *, older_than_ms: TimestampMs | None, bytes_max: int | None, kept: Kept | None = None
+    ) -> Offset:
+        """Where the log would begin without the segments that are too old or too much; `kept` stays for a reader."""
+        begin, size = self.start_offset, self.size_bytes
+        for segment in self.segments:
+            if segment is self.active:
+                # One that only has notes is never too old.
+                too_old, too_much = older_than_ms is not None and 0 <= segment.newest_ms < older_than_ms, False
+            else:
+                too_old = older_than_ms is not None and segment.newest_ms < older_than_ms
+                size -= segment.size
+                too_much = bytes_max is not None and size >= bytes_max
+            is_kept = kept is not None and segment.next_offset > kept.from_offset and segment.newest_ms >= kept.since_ms
+            if is_kept or not (too_old or too_much):
+                break
+            begin = segment.next_offset
+        return begin
 
-        Notes take no offset, so a log that has any also says which entry is the last that may go. What is `kept` for a
-        reader stays.
+    def droppable(self, begin: Offset, through_index: LogIndex | None = None, *, renews: bool = False) -> list[Segment]:
+        """Whole segments of messages below `begin`, oldest first.
+
+        Notes take no offset, so a log that has any also says which entry is the last that may go. The newest segment
+        goes only if the log `renews` itself.
         """
-        if older_than_ms is not None and 0 <= self.active.newest_ms < older_than_ms:
-            with contextlib.suppress(Unavailable):  # then only what is full already can go
+        found = []
+        for segment in self.segments:
+            is_shown = through_index is None or segment.next_index <= through_index + 1
+            stays = segment in self._unsynced_sealed
+            if segment is self.active:
+                stays = not renews or segment.newest_ms < 0
+            if stays or segment.next_offset > begin or not is_shown:
+                break
+            found.append(segment)
+        return found
+
+    def drop_below(self, begin: Offset, *, through_index: LogIndex | None = None, renews: bool = False) -> int:
+        """Delete what is `droppable`, the newest segment only if there is room for another; returns how many."""
+        self.check_open()
+        if self.active in self.droppable(begin, through_index, renews=renews):
+            with contextlib.suppress(Unavailable, StorageFailed):  # then only what is full already can go
                 self._begin_segment()
                 # The new name before the old ones go: without any name, offsets would begin at zero again.
                 self.sync_directory()
-        deleted = 0
-        while len(self.segments) > 1:
-            oldest = self.segments[0]
-            too_old = older_than_ms is not None and oldest.newest_ms < older_than_ms
-            too_much = bytes_max is not None and self.size_bytes - oldest.size >= bytes_max
-            is_needed = oldest.next_offset > up_to or oldest in self._unsynced_sealed
-            if through_index is not None and oldest.next_index > through_index + 1:
-                is_needed = True
-            if kept is not None and oldest.next_offset > kept.from_offset and oldest.newest_ms >= kept.since_ms:
-                is_needed = True
-            if is_needed or not (too_old or too_much):
-                break
+        going = self.droppable(begin, through_index)
+        for oldest in going:
             del self.segments[0]
             self._retire(oldest)
             oldest.unlink()
-            deleted += 1
-        if deleted:
+        if going:
             self._refresh_runs()
-        return deleted
+        return len(going)
 
-    def close(self) -> None:
-        """Give back all files; where everything is synced, the index of the newest segment says so."""
+    def close(self, why: HoldfastError | None = None) -> None:
+        """Close all files; if everything is synced, the index of the newest segment records that.
+
+        Any later use raises `why` and touches no file: the directory may belong to another log by then.
+        """
+        if self._closed is not None:
+            return
         if self.synced_index == self.last_index and self.active.size:
             self.active.keep_index(sealed=False)
+        self._closed = why or ShuttingDown(f"the log in {self.directory} is closed")
         for segment in (*self.segments, *self._retired):
-            segment.release()
+            segment.close(self._closed)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
+
+    def check_open(self) -> None:
+        """For whatever names files; segments refuse by themselves to be opened again."""
+        if self._closed is not None:
+            raise self._closed
 
 
 def _finish_reset(directory: Path, beginning: Path) -> Path:

@@ -19,8 +19,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.model.entries import KIND_BATCH
 from holdfast.model.errors import DiskFull, StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
+from holdfast.model.messages import StoredId
 from holdfast.storage import frames
 from holdfast.storage.durable import sync_file
 from holdfast.storage.entries import Placed, note
@@ -140,6 +142,34 @@ class Segment(ReadableSegment):
             found.holes[-1] = found.holes[-1]._replace(next_offset=self.next_offset, next_index=self.next_index)
         return found
 
+    def ids(self, directory: int, size: int, since_ms: TimestampMs, ids_max: int) -> list[StoredId]:
+        """The newest ids in the first `size` bytes, oldest first, without batches older than that; safe in any thread.
+
+        The directory is open, so its files stay what they are, whatever has its name by then. What is behind `size` may
+        be cut off meanwhile; a mapped file must not lose what is looked at.
+        """
+        batches: list[tuple[int, int]] = []
+        unhurried = _Unhurried()
+
+        def visit(frame: frames.Frame) -> None:
+            unhurried.add(frame.base_offset, frame.position, frame.max_timestamp_ms)
+            if frame.kind == KIND_BATCH and frame.max_timestamp_ms >= since_ms:
+                batches.append((frame.payload_position, frame.end))
+
+        def look(data: memoryview) -> list[StoredId]:
+            frames.scan(data, self.base_offset, self.base_index, visit, sealed=True)
+            newest_first: list[StoredId] = []
+            while batches and len(newest_first) < ids_max:
+                begin, end = batches.pop()
+                newest_first += reversed(record_batch.stored_ids(bytes(data[begin:end])))
+            return newest_first[:ids_max][::-1]
+
+        fd = os.open(self.path.name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            return self._mapped(fd, size, look, [])
+        finally:
+            os.close(fd)
+
     def _take_runs(self, runs: TermRuns) -> None:
         self.term_runs = runs
         self._run_term = runs[-1][1] if runs else _NO_TERM
@@ -212,7 +242,7 @@ class Segment(ReadableSegment):
         if written != length:
             raise self._cut_short(written, length)
 
-    def _refused(self, error: OSError) -> Unavailable:
+    def _refused(self, error: OSError) -> Unavailable | StorageFailed:
         self._undo(error)
         return as_write_error(error)
 
@@ -338,10 +368,10 @@ class _Unhurried(SparseIndex):
             time.sleep(_PAUSE_S)
 
 
-def as_write_error(error: OSError) -> Unavailable:
+def as_write_error(error: OSError) -> Unavailable | StorageFailed:
     """What a failed write means: no room, too little of something else for a moment, or a broken disk."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("the disk is full; make room and send it again, reads go on")
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return Unavailable(f"nothing was stored: {error.strerror}; close connections or allow more (ulimit -n)")
-    return StorageFailed(f"writing to the log failed: {error.strerror}; nothing was stored")
+        return Unavailable(f"cannot write now: {error.strerror}; close connections or allow more (ulimit -n)")
+    return StorageFailed(f"writing to the log failed: {error.strerror}; check the disk, then restart the broker")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage import frames
 from holdfast.storage.frames import FRAME_AND_HEAD_BYTES, Frame, Hole
@@ -65,6 +66,8 @@ class SegmentFile:
         self.term_runs: TermRuns = []
         self._fd: int | None = None
         self._index: SparseIndex | None = None
+        # Why this segment may not be used any more.
+        self._closed: HoldfastError | None = None
 
     @staticmethod
     def is_segment(path: Path) -> bool:
@@ -89,12 +92,14 @@ class SegmentFile:
     @property
     def fd(self) -> int:
         if self._fd is None:
+            self._check_open()
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         return self._fd
 
     @property
     def index(self) -> SparseIndex:
         if self._index is None:
+            self._check_open()
             loaded = SparseIndex.load(self.index_path, self.size)
             self._index = loaded[0] if loaded is not None else SparseIndex()
             if loaded is None:
@@ -107,6 +112,19 @@ class SegmentFile:
             os.close(self._fd)
             self._fd = None
         self._index = None
+
+    def close(self, why: HoldfastError) -> None:
+        """Release everything for good. Any later use raises `why`: another topic may own the file's name by then."""
+        self.release()
+        self._closed = why
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed is not None
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     def forget_index(self) -> None:
         """Delete the index: from here on nothing says any more what was synced."""

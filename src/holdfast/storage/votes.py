@@ -126,7 +126,7 @@ class VoteJournal:
     # --- writing ----------------------------------------------------------------------------------
 
     def put(self, group: int, state: bytes) -> int:
-        """Write a group's state; returns the change's number. Raises `Unavailable`: nothing changed."""
+        """Write a group's state; returns the change's number. Raises `Unavailable` and `StorageFailed`."""
         assert len(state) <= STATE_BYTES_MAX, "a group has more to remember than one record holds"
         self._append(_KIND_STATE, group, state)
         self._live_bytes -= self._bytes_of(group)
@@ -226,7 +226,7 @@ class VoteJournal:
         """Give back the file; where everything is synced, a mark at its end says so."""
         if self._fd >= 0:
             if self._marked_position < self._size == self._synced_position:
-                with contextlib.suppress(Unavailable):  # then nothing vouches for the last record
+                with contextlib.suppress(Unavailable, StorageFailed):  # then nothing vouches for the last record
                     self._append(_KIND_MARK, 0, b"")
             self._retired.append(self._fd)
             self._fd = -1

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.model.names import path_part
 from holdfast.testing import ports
 from holdfast.testing.asking import Answer, ask
 from holdfast.testing.errors import ClusterFailed
@@ -276,7 +277,7 @@ class LocalCluster:
         """The id of the leader, once more than half of all nodes name the same one, and it is there."""
         return self._agreed(
             f"{topic}/{partition}",
-            f"/v1/topics/{topic}",
+            f"/v1/topics/{path_part(topic)}",
             lambda answer: _leader_of(answer, partition),
             other_than,
             timeout_s,

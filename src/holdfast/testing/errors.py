@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.model.errors import WorldError
+from holdfast.model.errors import NotStored
 
 
-class ClusterFailed(WorldError):
+class ClusterFailed(NotStored):
     """It did not start, or something that was waited for did not happen in time; the text has the logs' last lines."""

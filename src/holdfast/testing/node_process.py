@@ -36,6 +36,7 @@ class NodeProcess:
         self.is_paused = False
         self._settings_file = directory / f"{id}.toml"
         self._ready_file = directory / f"{id}.ready.json"
+        self._arguments: Sequence[str] = ("serve", "--config", str(self._settings_file))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
@@ -81,6 +82,10 @@ class NodeProcess:
         lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
         self._settings_file.write_text("".join(lines), "utf-8")
 
+    def start_with(self, *arguments: str) -> None:
+        """From the next start on, run another command than `serve`, such as `backup`, and without the settings file."""
+        self._arguments = arguments
+
     # --- life -------------------------------------------------------------------------------------
 
     def spawn(self) -> None:
@@ -88,8 +93,8 @@ class NodeProcess:
         if self.is_running:
             raise ClusterFailed(f"{self.id} runs already, as process {self.pid}")
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "holdfast.testing.leash", str(os.getpid()), "serve"]
-        command += ["--config", str(self._settings_file), "--ready-file", str(self._ready_file)]
+        command = [sys.executable, "-m", "holdfast.testing.leash", str(os.getpid()), *self._arguments]
+        command += ["--ready-file", str(self._ready_file)]
         # Settings of the one who tests are not the cluster's.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         with self.log_file.open("ab") as log:

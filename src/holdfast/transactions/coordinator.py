@@ -133,7 +133,9 @@ class Coordinator:
         else:
             await self._copy(copying, decision)
             await self._reign.confirm()
-            await self._writers.committed(decision.writer, decision.number, offset, decision.decided_ms)
+            await self._writers.committed(
+                decision.writer, decision.number, offset, decision.decided_ms, decision.contents
+            )
             self._stats.committed += 1
             self._log(
                 "transaction_committed", writer=decision.writer, number=decision.number, pieces=len(decision.parts)

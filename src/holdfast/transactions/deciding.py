@@ -25,7 +25,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
-from holdfast.model.transactions import CommitResult
+from holdfast.model.transactions import CommitResult, Contents
 from holdfast.transactions.settings import Settings
 from holdfast.transactions.staging import Staging, check_is_placed, check_number
 from holdfast.transactions.sweeping import staged_from
@@ -72,7 +72,9 @@ class Deciding:
         self._settings = settings
         self._now_ms = now_ms
 
-    async def commit(self, writer: str, number: int, receipts: Sequence[str]) -> CommitResult:
+    async def commit(
+        self, writer: str, number: int, receipts: Sequence[str], contents: Contents | None = None
+    ) -> CommitResult:
         """Show what these receipts stand for, all of it; on return it is visible."""
         checked = names.writer_name(writer)
         check_number(number)
@@ -85,7 +87,7 @@ class Deciding:
             return _result(checked, number, state, is_duplicate=True)
         self._staging.check_has_room(checked)
         await self._backend.catch_up(PartitionId(STAGED, partition_of(checked)))
-        commit = await self._commit(checked, number, receipts, state)
+        commit = await self._commit(checked, number, receipts, state, contents)
         decision = await self._append(commit)
         decided = self._writers.until_decided(checked, decision, number)
         state = await self._outcome(decided, f"{number} of {checked}")
@@ -124,7 +126,14 @@ class Deciding:
         decision = await self._append(Forget(writer, self._now_ms(), self._backend.end_offset(staged)))
         await self._outcome(self._writers.until_done(writer, decision), f"the forgetting of {writer}")
 
-    async def _commit(self, writer: WriterName, number: int, receipts: Sequence[str], state: WriterState) -> Commit:
+    async def _commit(
+        self,
+        writer: WriterName,
+        number: int,
+        receipts: Sequence[str],
+        state: WriterState,
+        contents: Contents | None,
+    ) -> Commit:
         key = self._staging.key()
         targets: dict[tuple[TopicName, str, int], int] = {}
         parts: list[Part] = []
@@ -161,6 +170,7 @@ class Deciding:
                 for place, (_, token, _) in zip(places, targets, strict=True)
             ],
             parts,
+            contents,
         )
 
     def _check_topic(self, receipt: Receipt) -> None:
@@ -187,4 +197,6 @@ class Deciding:
 
 
 def _result(writer: WriterName, number: int, state: WriterState, *, is_duplicate: bool) -> CommitResult:
-    return CommitResult(writer=writer, number=number, duplicate=is_duplicate, last_number=state.number)
+    return CommitResult(
+        writer=writer, number=number, duplicate=is_duplicate, last_number=state.number, contents=state.contents
+    )

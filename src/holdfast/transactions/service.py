@@ -11,7 +11,7 @@ from holdfast.model.errors import Unavailable, WriterNotFound
 from holdfast.model.ids import PartitionId, TimestampMs
 from holdfast.model.messages import NewMessage
 from holdfast.model.names import DONE_CURSOR
-from holdfast.model.transactions import CommitResult, StageReceipt, WriterDescription
+from holdfast.model.transactions import CommitResult, Contents, StageReceipt, WriterDescription
 from holdfast.transactions.coordinators import Coordinators
 from holdfast.transactions.deciding import Deciding
 from holdfast.transactions.settings import LogEvent, Settings, TransactionStats
@@ -81,12 +81,15 @@ class Transactions:
         """Store messages where nobody sees them; durable on return."""
         return await self._staging.stage_messages(writer, number, topic, messages, partition, attempt)
 
-    async def commit(self, writer: str, number: int, receipts: Sequence[str]) -> CommitResult:
+    async def commit(
+        self, writer: str, number: int, receipts: Sequence[str], contents: Contents | None = None
+    ) -> CommitResult:
         """Make everything that the receipts stand for visible, or nothing; done on return.
 
-        A number at or below the writer's last is recognised: nothing is stored again.
+        A number at or below the writer's last is recognised: nothing is stored again. `contents` is kept with the
+        number, for the writer to compare when it commits that number again.
         """
-        return await self._deciding.commit(writer, number, receipts)
+        return await self._deciding.commit(writer, number, receipts, contents)
 
     async def abort(self, writer: str, reason: str = "") -> None:
         """Drop what the writer has staged and not committed; the reason stands in the log."""

@@ -7,8 +7,14 @@ A cursor has a position for each partition of its topic; here the positions mean
     2  when that was decided, in milliseconds
     3  what was staged below this offset and is not committed is dropped
     4  the last decision of this writer that was looked at, whatever became of it
+    5, 6    the number of rows that the commit said it holds, plus one: 23 bits each, the lower ones first
+    7, 8    its checksum
+    9, 10   its source, plus one
 
-All of them only go forward, so a coordinator that was stopped and wakes up takes nothing back.
+All of them only go forward, so a coordinator that was stopped and wakes up takes nothing back. For that, positions 5 to
+10 have the offset of the decision in front of their 23 bits. They hold for the last number only if that is the offset
+of position 1. It is not where the commit said nothing of what it holds, where a build that does not know these
+positions did the decision, or where position 1 was taken back after a loss: then nothing is known.
 
 A writer that is forgotten has no such cursor any more. What it staged may be there for an hour, though, and a commit
 that names it may come late, through a node that was stopped. So another cursor has position 3 alone, and stands until
@@ -27,12 +33,17 @@ from holdfast.model.errors import CursorMoved, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import NUMBER_MAX
 from holdfast.model.names import DONE_CURSOR
-from holdfast.model.transactions import WriterDescription
+from holdfast.model.transactions import CONTENTS_BITS, Contents, WriterDescription
 from holdfast.wire.transactions import DECISIONS, STAGED, partition_of
 
 _PREFIX: Final = "w."
 _FORGOTTEN: Final = "f."
 _NUMBER, _COMMITTED, _COMMITTED_MS, _DROPPED_BELOW, _DECIDED = range(5)
+_CONTENTS: Final = range(5, 11)
+_WORD_BITS: Final = CONTENTS_BITS // 2
+_WORD_MASK: Final = (1 << _WORD_BITS) - 1
+# A position has 63 bits.
+_DECISIONS_MAX: Final = 1 << (63 - _WORD_BITS)
 _NONE: Final = -1
 _COUNTED_S: Final = 5.0
 
@@ -45,6 +56,7 @@ class WriterState(NamedTuple):
     committed_ms: int = _NONE
     dropped_below: int = 0
     decided: int = _NONE
+    contents: Contents | None = None
 
     @property
     def is_known(self) -> bool:
@@ -60,7 +72,10 @@ class Forgotten(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A position of a cursor that speaks of a log: it is at most so far behind the log's end."""
+    """A position of a cursor that speaks of a log: it is at most so far behind the log's end.
+
+    The offset in it stands above `shift` bits that mean something else.
+    """
 
     topic: TopicName
     name: CursorName
@@ -68,6 +83,7 @@ class Note(NamedTuple):
     position: Offset | None
     log: PartitionId
     behind: int
+    shift: int = 0
 
 
 class Writers:
@@ -88,6 +104,7 @@ class Writers:
             committed_ms=positions.get(_COMMITTED_MS, _NONE),
             dropped_below=max(positions.get(_DROPPED_BELOW, 0), self._forgotten_below(writer)),
             decided=positions.get(_DECIDED, _NONE),
+            contents=_contents_in(positions),
         )
 
     def is_known(self, writer: WriterName) -> bool:
@@ -118,12 +135,20 @@ class Writers:
             writer=writer,
             last_number=state.number if has_committed else None,
             committed_ms=TimestampMs(state.committed_ms) if has_committed else None,
+            contents=state.contents if has_committed else None,
         )
 
     # --- what the coordinator notes: durable on return -------------------------------------------------
 
-    async def committed(self, writer: WriterName, number: int, decision: Offset, decided_ms: TimestampMs) -> None:
-        await self._note(writer, {_NUMBER: number, _COMMITTED: decision, _COMMITTED_MS: decided_ms, _DECIDED: decision})
+    async def committed(
+        self,
+        writer: WriterName,
+        number: int,
+        decision: Offset,
+        decided_ms: TimestampMs,
+        contents: Contents | None = None,
+    ) -> None:
+        await self._note(writer, _committed(number, decision, decided_ms, contents))
 
     async def dropped(self, writer: WriterName, below: Offset, decision: Offset) -> None:
         await self._note(writer, {_DROPPED_BELOW: below, _DECIDED: decision})
@@ -184,6 +209,8 @@ class Writers:
                 positions = self._backend.cursor(DECISIONS, name) or {}
                 for place in (_COMMITTED, _DECIDED):
                     notes.append(Note(DECISIONS, name, place, positions.get(place), decided, 1))
+                for place in _CONTENTS:
+                    notes.append(Note(DECISIONS, name, place, positions.get(place), decided, 1, _WORD_BITS))
                 notes.append(Note(DECISIONS, name, _DROPPED_BELOW, positions.get(_DROPPED_BELOW), staged, 0))
         for below, writer in self.forgotten(coordinator):
             notes.append(Note(DECISIONS, _forgotten_cursor(writer), _DROPPED_BELOW, below, staged, 0))
@@ -196,11 +223,12 @@ class Writers:
         there next would be taken for looked at, dropped or done.
         """
         taken = 0
-        for topic, name, place, position, log, behind in notes:
+        for topic, name, place, position, log, behind, shift in notes:
             end = self._backend.end_offset(log) - behind
-            if position is not None and position > end:
+            if position is not None and position >> shift > end:
+                to = Offset(max(end, 0) << shift if shift else end)
                 with contextlib.suppress(CursorMoved):  # by another coordinator, which knows better
-                    await self._backend.take_cursor(topic, name, place, stands_at=position, to=Offset(end))
+                    await self._backend.take_cursor(topic, name, place, stands_at=position, to=to)
                     taken += 1
         return taken
 
@@ -271,10 +299,33 @@ class Writers:
                 moved.set()
 
 
-def restored(writer: WriterName, number: int, committed_ms: int, decision: int) -> tuple[CursorName, dict[int, int]]:
+def restored(
+    writer: WriterName, number: int, committed_ms: int, decision: int, contents: Contents | None = None
+) -> tuple[CursorName, dict[int, int]]:
     """The cursor that says all of a writer whose decisions and pieces are gone: they ended with `decision`."""
-    positions = {_NUMBER: number, _COMMITTED: decision, _COMMITTED_MS: committed_ms, _DECIDED: decision}
-    return _cursor(writer), positions
+    return _cursor(writer), _committed(number, decision, committed_ms, contents)
+
+
+def _committed(number: int, decision: int, decided_ms: int, contents: Contents | None) -> dict[int, int]:
+    positions = {_NUMBER: number, _COMMITTED: decision, _COMMITTED_MS: decided_ms, _DECIDED: decision}
+    if contents is not None and decision < _DECISIONS_MAX:
+        fields = (contents.rows + 1, contents.checksum, 0 if contents.source is None else contents.source + 1)
+        words = [word for field in fields for word in (field & _WORD_MASK, field >> _WORD_BITS)]
+        positions |= {place: decision << _WORD_BITS | word for place, word in zip(_CONTENTS, words, strict=True)}
+    return positions
+
+
+def _contents_in(positions: Mapping[int, int]) -> Contents | None:
+    """What the last commit said it holds; none if it did not say, or if that is not known any more."""
+    decision = positions.get(_COMMITTED, _NONE)
+    noted = [positions.get(place, _NONE) for place in _CONTENTS]
+    if decision == _NONE or any(each >> _WORD_BITS != decision for each in noted):
+        return None
+    words = [each & _WORD_MASK for each in noted]
+    rows, checksum, source = (low | high << _WORD_BITS for low, high in zip(words[::2], words[1::2], strict=True))
+    if not rows:
+        return None  # taken back
+    return Contents(rows=rows - 1, checksum=checksum, source=source - 1 if source else None)
 
 
 def _cursor(writer: WriterName) -> CursorName:

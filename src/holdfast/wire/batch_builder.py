@@ -105,14 +105,18 @@ def build_batch(messages: Sequence[NewMessage], timestamp_ms: int) -> bytearray:
     return sealed([_record(message, index) for index, message in enumerate(messages)], len(messages), timestamp_ms)
 
 
-def build_timed(messages: Sequence[NewMessage], times_ms: Sequence[int]) -> bytearray:
-    """A batch of messages that each have a time of their own."""
+def build_timed(messages: Sequence[NewMessage], times_ms: Sequence[int], arrived_ms: int | None = None) -> bytearray:
+    """A batch of messages that each have a time of their own.
+
+    Where they have ids, the batch counts as no older than its arrival: so long their ids have to be remembered.
+    """
     base_ms = times_ms[0]
     records = [
         _record(message, index, varint.encode(time_ms - base_ms))
         for index, (message, time_ms) in enumerate(zip(messages, times_ms, strict=True))
     ]
-    return sealed(records, len(messages), base_ms, max(times_ms))
+    newest_ms = max(times_ms) if arrived_ms is None else max(arrived_ms, *times_ms)
+    return sealed(records, len(messages), base_ms, newest_ms)
 
 
 def _record(message: NewMessage, index: int, time_delta: bytes = _NO_DELTA) -> bytes:

@@ -1,6 +1,6 @@
 """What goes over a callback's connection: messages to the receiver, acknowledgements back.
 
-The broker sends nothing but messages, a line each, as `text.py` writes them. In the format `plain`::
+The broker sends messages, a line each, as `text.py` writes them. In the format `plain`::
 
     MESSAGE|<topic>|<payload>
     MESSAGE_BASE64|<topic>|<base64>                    a payload that holds a line break
@@ -13,6 +13,12 @@ and in the format `numbered`::
 Within one `<stream>` and partition, an offset stands for one message for ever: the stream is the topic's token, drawn
 when it was made, and the epoch in which the message was stored. `<id>` is the publisher's, written as in MESSAGE_ID, or
 empty.
+
+With the setting `callback_acks` a receiver is also told, over a connection of its own, that its subscription was
+made or removed. It answers nothing to that::
+
+    SUBACK|<topic>
+    UNSUBACK|<topic>
 
 The receiver answers, in the order of the lines::
 
@@ -36,6 +42,7 @@ from holdfast.wire.text import STANDARD, encode_id
 ACK_LINE_BYTES_MAX: Final = 24
 _ACK: Final = b"ACK\n"
 _COUNTED = re.compile(rb"ACK(?:\|([1-9][0-9]{0,9}))?\r?\Z")
+_TOLD: Final = (b"SUBACK|", b"UNSUBACK|")
 _SHOWN_BYTES: Final = 60
 # Room for an epoch, a partition and an offset.
 _NUMBERS_BYTES: Final = 35
@@ -126,6 +133,14 @@ def _ids(batch: Buffer, count: int) -> list[bytes]:
     return [encode_id(record_batch.record_id(record) or "") for record in record_batch.decode_records(batch)]
 
 
+def subscribed_line(topic: bytes) -> bytes:
+    return b"SUBACK|%b\n" % topic
+
+
+def removed_line(topic: bytes) -> bytes:
+    return b"UNSUBACK|%b\n" % topic
+
+
 def count_acks(lines: bytes, lines_max: int) -> int:
     """How many messages whole lines acknowledge. Raises `BadCommand` for anything else, and for too many lines."""
     if lines.count(b"\n") > lines_max:
@@ -163,8 +178,8 @@ class Received(NamedTuple):
 
 
 def parse_messages(lines: bytes) -> list[Received]:
-    """What whole lines bring. Raises `BadCommand` for a line that is no message."""
-    return [_parsed(line) for line in lines[:-1].split(b"\n")]
+    """The messages among whole lines; what else a broker may say is left out. Raises `BadCommand` for anything else."""
+    return [_parsed(line) for line in lines[:-1].split(b"\n") if not line.startswith(_TOLD)]
 
 
 def _parsed(line: bytes) -> Received:

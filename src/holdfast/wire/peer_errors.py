@@ -27,7 +27,7 @@ _decoder = msgspec.json.Decoder(_Carried)
 _CLASSES: Final[dict[str, type[HoldfastError]]] = {
     found.code: found
     for found in (*vars(errors).values(), *vars(member_errors).values())
-    if isinstance(found, type) and issubclass(found, HoldfastError) and found is not RemoteError
+    if isinstance(found, type) and issubclass(found, HoldfastError) and not issubclass(found, RemoteError)
 }
 
 

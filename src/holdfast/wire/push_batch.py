@@ -4,7 +4,8 @@ A push is columns: so many names, so many values. The batch is a record batch li
 was made of: a store of rows takes those and need not take the records apart again. Whoever keeps the bytes alone loses
 nothing but that.
 
-A pushed message has its partition's name as key, and the headers `transaction-id` and, where it has one, `trace-id`.
+A pushed message has its partition's name as key, the header `transaction-id`, and the headers `trace-id`, `namespace`
+and `task` where it has them. A push with a namespace or a task, which are rare, is a batch without columns.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from holdfast.wire.record_batch import ID_HEADER
 
 TRANSACTION_HEADER: Final = "transaction-id"
 TRACE_HEADER: Final = "trace-id"
+NAMESPACE_HEADER: Final = "namespace"
+TASK_HEADER: Final = "task"
 DEFAULT_PARTITION: Final = "Default"
 
 # A record's attributes and its time: that of the batch.
 _FIRST_FIELDS: Final = b"\0\0"
+
+
+# The namespace and the task of a message, each empty where there is none.
+Labels = tuple[str, str]
 
 
 class Pushed(NamedTuple):
@@ -30,6 +37,7 @@ class Pushed(NamedTuple):
 
     `is_fresh`: their ids were drawn here and now, so nobody can have sent them before. `has_json`: each value was read
     by a JSON decoder, as text without blanks around it. `times_ms`: where they do not all have the time of the batch.
+    `labels`: where any message has a namespace or a task.
     """
 
     names: Sequence[str]
@@ -40,6 +48,7 @@ class Pushed(NamedTuple):
     is_fresh: bool = False
     has_json: bool = False
     times_ms: Sequence[int] | None = None
+    labels: Sequence[Labels] | None = None
 
     def only(self, places: Sequence[int]) -> Pushed:
         """Some of them."""
@@ -48,13 +57,15 @@ class Pushed(NamedTuple):
         pick: Any = itemgetter(*places) if len(places) > 1 else lambda column: (column[places[0]],)
         names, values, ids, transaction_ids, trace_ids = map(pick, self[:5])
         times_ms = None if self.times_ms is None else pick(self.times_ms)
-        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh, self.has_json, times_ms)
+        labels = None if self.labels is None else pick(self.labels)
+        return Pushed(names, values, ids, transaction_ids, trace_ids, self.is_fresh, self.has_json, times_ms, labels)
 
     def messages(self) -> list[NewMessage]:
         """The same one by one."""
+        labels = [("", "")] * len(self.names) if self.labels is None else self.labels
         return [
-            NewMessage(value=value, key=name.encode(), id=message_id, headers=headers_of(transaction_id, trace_id))
-            for name, value, message_id, transaction_id, trace_id in zip(*self[:5], strict=True)
+            NewMessage(value=value, key=name.encode(), id=message_id, headers=headers_of(transaction, trace, *label))
+            for name, value, message_id, transaction, trace, label in zip(*self[:5], labels, strict=True)
         ]
 
 
@@ -73,10 +84,16 @@ class PushedBatch(bytearray):
     pushed: Pushed | None
 
 
-def headers_of(transaction_id: str, trace_id: str | None) -> list[tuple[str, bytes]]:
+def headers_of(
+    transaction_id: str, trace_id: str | None, namespace: str = "", task: str = ""
+) -> list[tuple[str, bytes]]:
     headers = [(TRANSACTION_HEADER, transaction_id.encode())]
     if trace_id is not None:
         headers.append((TRACE_HEADER, trace_id.encode()))
+    if namespace:
+        headers.append((NAMESPACE_HEADER, namespace.encode()))
+    if task:
+        headers.append((TASK_HEADER, task.encode()))
     return headers
 
 
@@ -92,6 +109,10 @@ def header_section(transaction_id: str, trace_id: str | None, message_id: str | 
 
 def build(pushed: Pushed, timestamp_ms: int) -> PushedBatch:
     """One batch of all of them."""
+    if pushed.labels is not None:
+        batch = PushedBatch(batch_builder.build_batch(pushed.messages(), timestamp_ms))
+        batch.pushed = None
+        return batch
     keys = {name: _sized(name) for name in set(pushed.names)}
     encode, join = varint.encode, b"".join
     records: list[bytes] = []

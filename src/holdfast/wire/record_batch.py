@@ -10,7 +10,7 @@ All numbers are big-endian; lengths and deltas inside a record are zigzag varint
     attributes       i16  21   bits 0-2: compression (ours: 0)
     last offset delta i32 23   count - 1
     base timestamp   i64  27   milliseconds
-    max timestamp    i64  35
+    max timestamp    i64  35   of the newest record; where records have ids, not before the batch arrived at its leader
     producer id, epoch, base sequence   i64 43, i16 51, i32 53   (-1: not idempotent)
     record count     i32  57
     records               61
@@ -34,7 +34,7 @@ from crc32c import crc32c
 from holdfast.model.errors import BadBatch
 from holdfast.model.ids import Offset, TimestampMs
 from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_PER_BATCH_MAX
-from holdfast.model.messages import Header, StoredMessage
+from holdfast.model.messages import Header, StoredId, StoredMessage
 from holdfast.wire import varint
 from holdfast.wire.record_runs import plain_record, plain_stretch, run_of_equal_records, values_of_run
 
@@ -302,9 +302,12 @@ def decode(
     *,
     start: Offset | None = None,
     messages_max: int | None = None,
+    bytes_max: int | None = None,
     is_epoch_told: bool = False,
 ) -> list[StoredMessage]:
     """Messages as a reader sees them: those at or after `start`, at most `messages_max` of them.
+
+    `bytes_max`: no more than about so many bytes of records, but one message at least.
 
     `is_epoch_told`: an id that is made for a message without one holds the epoch, too (`default_id`).
     """
@@ -314,11 +317,14 @@ def decode(
     end = head.record_count if messages_max is None else min(head.record_count, first + messages_max)
     messages = []
     position = _position_of(data, first)
+    data_end = len(data) if bytes_max is None else position + bytes_max
     for index in range(first, end):
         record, position = _record(data, position, index)
         offset = Offset(head.base_offset + index)
         made_id = default_id(partition_number, offset, head.leader_epoch if is_epoch_told else None)
         messages.append(_message(record, offset, head.base_timestamp_ms, made_id))
+        if position >= data_end:
+            break
     return messages
 
 
@@ -342,6 +348,22 @@ def _position_of(data: bytes, index: int) -> int:
 def has_ids(batch: Buffer) -> bool:
     """Whether a message in it may carry an id (a value that holds the marker is a harmless yes)."""
     return ID_MARKER in (batch if isinstance(batch, bytes | bytearray) else bytes(batch))
+
+
+def stored_ids(batch: Buffer) -> list[StoredId]:
+    """The ids that messages in it have, with the newest time of the batch.
+
+    As a batch with ids was built by a leader, that is not before it arrived there; a message may have an older time.
+    """
+    if not has_ids(batch):
+        return []
+    head = header(batch)
+    ids = map(record_id, decode_records(batch))
+    return [
+        StoredId(Offset(head.base_offset + index), head.max_timestamp_ms, message_id)
+        for index, message_id in enumerate(ids)
+        if message_id is not None
+    ]
 
 
 def record_id(record: Record) -> str | None:

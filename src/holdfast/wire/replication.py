@@ -7,12 +7,12 @@ From a primary, and what a backup answers::
     REPLICATE|<topic>|<payload>                          (no answer: the bare form, which has neither ids nor numbers)
     CLEAR|<topic>|<payload>                              (no answer)
     HEARTBEAT                                            HEARTBEAT_ACK
-    PING                                                 PONG
+    PING||                                               PONG
 
-With the `standard` dialect a REPLICATE is of the numbered form if it has at least five fields and the third is a
-number, and of the bare form otherwise; with the `ack` dialect it is always of the bare form. Between two of ours it is
-always of the numbered form. A payload is the raw bytes up to the end of the line, and an id is any text without `|`
-and line breaks: what does not fit is refused when it is published (`check_fits`), so nothing can be in the way later.
+The dialect says which form a REPLICATE has: the numbered one with `standard`, the bare one with `ack`, and always the
+numbered one between two of ours. It is never guessed: a number that is none is an error, and no topic. A payload is the
+raw bytes up to the end of the line, and an id is any text without `|` and line breaks: what does not fit is refused
+when it is published (`check_fits`), so nothing can be in the way later.
 
 Two of ours tell each other where they stand (`consensus/plain_standing.py`), before a heartbeat, and answer likewise::
 
@@ -84,17 +84,16 @@ def parse_packet(line: bytes, *, is_bare: bool) -> Packet:
         if not bar:
             raise BadCommand("a field is missing; write CLEAR|<topic>|<payload>")
         return Clear(_text(topic), payload)
+    if is_bare:
+        topic, bar, payload = rest.partition(b"|")
+        if not bar:
+            raise BadCommand("a field is missing; write REPLICATE|<topic>|<payload>")
+        return Replicate(None, None, _text(topic), payload)
     fields = rest.split(b"|", _NUMBERED_FIELDS - 1)
-    if not is_bare and len(fields) == _NUMBERED_FIELDS and fields[1].isdigit():
-        message_id, number, topic, payload = fields
-        if not message_id:
-            raise BadCommand("an id is missing; write REPLICATE|<messageID>|<seqNum>|<topic>|<payload>")
-        return Replicate(_id(message_id), _number(number), _text(topic), payload)
-    topic, bar, payload = rest.partition(b"|")
-    if not bar:
-        usage = "" if is_bare else "REPLICATE|<messageID>|<seqNum>|<topic>|<payload> or "
-        raise BadCommand(f"a field is missing; write {usage}REPLICATE|<topic>|<payload>")
-    return Replicate(None, None, _text(topic), payload)
+    if len(fields) != _NUMBERED_FIELDS or not fields[0]:
+        raise BadCommand("a field is missing; write REPLICATE|<messageID>|<seqNum>|<topic>|<payload>")
+    message_id, number, topic, payload = fields
+    return Replicate(_id(message_id), _number(number), _text(topic), payload)
 
 
 def replicate_line(message_id: str, number: int, topic: str, value: bytes) -> bytes:

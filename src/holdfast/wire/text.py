@@ -94,7 +94,7 @@ class Dialect(NamedTuple):
     def lines(self, topic: bytes, values: Sequence[bytes]) -> bytes:
         """Deliveries of messages of one topic, a line each."""
         prefix = b"MESSAGE|" + topic + b"|" if self.names_topic else b""
-        lines = prefix + (b"\n" + prefix).join(values) + b"\n"
+        lines = b"%b%b\n" % (prefix, (b"\n" + prefix).join(values))
         if lines.count(b"\n") == len(values):
             return lines
         return b"".join(
@@ -218,7 +218,7 @@ def _parse_other(command: bytes, rest: bytes) -> PublishId | Command | Invalid:
         shown = ascii(command[:40].decode("utf-8", "replace"))
         return Invalid(BadCommand(f"{shown} is not a command; known are {_KNOWN}"))
     if not fewest <= len(fields) <= most:
-        return Invalid(BadCommand(f"{len(fields)} fields do not fit; write {usage}"))
+        return Invalid(BadCommand(f"wrong number of fields ({len(fields)}); write {usage}"))
     return Command(command, fields)
 
 

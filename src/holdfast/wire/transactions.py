@@ -33,6 +33,7 @@ from holdfast.model.errors import BadReceipt
 from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName, WriterName
 from holdfast.model.limits import TRANSACTION_PARTITIONS
 from holdfast.model.names import INTERNAL_PREFIX
+from holdfast.model.transactions import Contents
 from holdfast.wire import batch_builder, record_batch
 
 STAGED: Final = TopicName(INTERNAL_PREFIX + "staged")
@@ -99,6 +100,8 @@ class Commit(msgspec.Struct, array_like=True, frozen=True, tag=1):
     decided_ms: TimestampMs
     targets: list[Target]
     parts: list[Part]
+    # Builds without it ignore it here and leave it out: then nothing is noted of what the transaction holds.
+    contents: Contents | None = None
 
 
 class Abort(msgspec.Struct, array_like=True, frozen=True, tag=2):

@@ -50,6 +50,20 @@ def expiring() -> Iterator[LocalCluster]:
         yield started
 
 
+def test_topic_of_an_unusual_name_is_archived_and_read_under_it(
+    broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    name, to = f"{topic}/grün: 50% off", str(tmp_path / "archive")
+    broker.publish_many(name, messages("first", 3))
+    for _ in range(2):
+        pipelines.archive(spark, [name], to=to, servers=servers)
+        broker.publish_many(name, messages("second", 3))
+    assert {file.topic for file in ArchiveReader(to).load().files.values()} == {name}
+    assert holdfast.spark.history(name, archive=to, servers=None, spark=spark).count() == 6
+    plain = spark.read.parquet(to)
+    assert plain.count() == 6 and {row["topic"] for row in plain.collect()} == {name}
+
+
 def test_archive_has_every_message_once_and_compaction_changes_none(
     reading: Reading, broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -65,8 +79,8 @@ def test_archive_has_every_message_once_and_compaction_changes_none(
     assert many.version > 2 and len(many.files) > 2, "there were several batches"
     for path in many.files:
         # As a power loss leaves sums that nobody synced.
-        sums = (Path(to) / "_archive" / "files" / path).with_suffix(".parquet.crc")
-        sums.with_name(f".{sums.name}").write_bytes(b"torn")
+        written = Path(to) / "_archive" / "files" / path
+        written.with_name(f".{written.name}.crc").write_bytes(b"torn")
     broker.publish_many(topic, [b"second"])
     lines: list[str] = []
     done = archived(compact_files=2, tell=lines.append)
@@ -90,7 +104,7 @@ def test_archive_has_every_message_once_and_compaction_changes_none(
     assert archived(once=False, stop=stop).is_stopped and broker.cursor(topic, "archive").lag == 1
     assert archived(keep_replaced_s=0).rows == 1
     swept = ArchiveReader(to).load()
-    assert not swept.retired and len(list((tmp_path / "archive" / "_archive" / "files").rglob("*.parquet"))) == 2
+    assert not swept.retired and len(list((tmp_path / "archive" / "_archive" / "files").rglob("*.rows"))) == 2
 
 
 def test_bit_that_flipped_in_a_file_is_noticed_by_whoever_reads_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from holdfast import pipelines
 from holdfast.model.errors import HoldfastError
-from holdfast.pipelines import audit_page, audit_rules
+from holdfast.pipelines import audit_page, audit_rules, record_files
 from holdfast.pipelines.audit_verdict import EXAMPLES_MAX, Verdict
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
@@ -99,9 +99,74 @@ def test_lines_that_are_no_records_are_counted_and_shown(spark: SparkSession, tm
     )
     assert (verdict.counts["malformed"], verdict.counts["lost"], verdict.counts["received"]) == (3, 0, 1)
     assert not verdict.is_flawless() and verdict.is_flawless(allowed=["malformed"])
-    shown = {(each["side"], each["line"][:12]) for each in verdict.examples["malformed"]}
-    assert ("sent", '{"topic": "t') in shown and len(shown) == 3 - 1 + 1
+    shown = [(each["side"], each["line"]) for each in verdict.examples["malformed"]]
+    assert shown == [
+        ("sent", '{"topic": "t", "id": "b", "sequ'),
+        ("received", '{"topic": "t"}'),
+        ("received", '{"topic": "t", "id": "a", "time_ms": "soon"}'),
+    ]
     assert verdict.latency_ms["p50"] == 2 == verdict.latency_ms["max"]
+
+
+RECORD = '{"topic":"t","id":"a","sequence":1,"acknowledged":true}'
+SECOND = RECORD.replace('"a"', '"b"')
+NO_RECORDS = [
+    *(RECORD + more for more in (SECOND, f" {SECOND}", f",{SECOND}", f'],"lines":[{SECOND}', '{"last":""}')),
+    *(RECORD + more for more in ("xx", " {", "]", "]}", "}", ",", "//")),
+    f"[{RECORD}]",
+    *("5", "null", '"a"', "{}", "[]", "xx", RECORD[:-1]),
+    *(
+        RECORD.replace('"a"', value)
+        for value in ("7", "1.5", "true", '["a"]', '{"a":1}', '"a\x01"', '"a\udcff"', "'a'")
+    ),
+    *(RECORD.replace('"t"', value) for value in ("7", "false", "{}", "null")),
+    *(RECORD.replace("1", value) for value in ('"1"', "1.0", "1e0", "NaN", "true", "9223372036854775808", "null")),
+    *(RECORD.replace("true", value) for value in ('"true"', "1", "null")),
+    *(RECORD.replace("}", f",{more}}}") for more in ('"producer":5', '"partition":2147483648', '"time_ms":"soon"')),
+]
+RECORDS = [
+    f"  {RECORD}\t",
+    RECORD.replace(":", " : "),
+    RECORD.replace('"a"', '"\\u0061"'),
+    RECORD.replace("}", ',"other":[1,{"last":"}{"}],"producer":null}'),
+]
+
+
+def test_message_behind_the_first_object_of_a_line_is_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Each line is all of a record or malformed, and is shown as it stands in the file."""
+    sent = tmp_path / "sent.ndjson"
+    sent.write_bytes(
+        "".join(f"{line}\n" for line in (*NO_RECORDS, *RECORDS, "", " ")).encode("utf-8", "surrogateescape")
+    )
+    records = record_files.sent_from_files(spark, [str(sent)])
+    assert [row["id"] for row in records.good.collect()] == ["a"] * len(RECORDS)
+    shown = [line.replace("\udcff", "\ufffd") for line in NO_RECORDS]
+    assert [row["line"] for row in records.malformed.collect()] == [line[:200] for line in shown]
+    received = [{"topic": "t", "id": "a"}]
+    verdict = pipelines.audit(spark, sent=[str(sent)], received=[write(tmp_path / "received.ndjson", received)])
+    assert verdict.counts["malformed"] == len(NO_RECORDS) and not verdict.is_flawless()
+    assert [each["line"] for each in verdict.examples["malformed"]] == shown[:EXAMPLES_MAX]
+
+
+def test_parquet_columns_of_another_type_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {"topic": "'t'", "id": "'a'", "sequence": "1", "acknowledged": "true"}
+    received = write(tmp_path / "received.ndjson", [{"topic": "t", "id": "a"}])
+    for number, (name, value) in enumerate(
+        (("id", "7"), ("topic", "named_struct('a', 1)"), ("sequence", "1.5"), ("acknowledged", "'true'"))
+    ):
+        path = str(tmp_path / f"{number}")
+        spark.range(1).selectExpr(
+            *(f"{what} AS {each}" for each, what in {**columns, name: value}.items())
+        ).write.parquet(path)
+        with pytest.raises(HoldfastError, match=f"the column {name} is ") as refused:
+            pipelines.audit(spark, sent=[path], received=[received])
+        assert refused.value.code == "bad_records"
+    # What no message can have is malformed: it is never made into something else.
+    given = {**columns, "partition": "int(id) * 2147483648", "id": "cast(if(id = 0, x'61', x'ff') as binary)"}
+    rows = spark.range(2).selectExpr(*(f"{what} AS {each}" for each, what in given.items()))
+    rows.coalesce(1).write.parquet(str(tmp_path / "large"))
+    verdict = pipelines.audit(spark, sent=[str(tmp_path / "large")], received=[received])
+    assert (verdict.counts["malformed"], verdict.counts["sent"]) == (1, 1)
 
 
 def test_parquet_is_read_as_lines_are(spark: SparkSession, tmp_path: Path) -> None:

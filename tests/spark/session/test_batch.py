@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 
 from holdfast import BlockingClient, NewMessage
@@ -97,3 +98,31 @@ def test_mistakes_are_told_as_such(reading: Reading, schema: str | None, options
     with pytest.raises(PySparkException) as raised:
         reading.batch(schema, **options).collect()
     assert told in str(raised.value)
+
+
+def test_table_of_a_catalog_is_refused_with_what_to_do_instead(spark: SparkSession, reading: Reading) -> None:
+    """Spark keeps a table's options, and passes none of them to a source that is written in Python."""
+    given = f"USING holdfast OPTIONS (servers '{reading.servers}', subscribe '{reading.topic}')"
+    spark.sql(f"CREATE TABLE told (value STRING) {given}")
+    try:
+        for statement in (
+            f"CREATE TABLE a_topic {given}",
+            f"CREATE TABLE made {given} AS SELECT 'v' AS value",
+            "SELECT * FROM told",
+            "INSERT INTO told SELECT 'v'",
+        ):
+            with pytest.raises(PySparkException) as raised:
+                spark.sql(statement).collect()
+            assert "[bad_option]" in str(raised.value) and "CREATE TEMPORARY VIEW" in str(raised.value), statement
+    finally:
+        spark.sql("DROP TABLE told")
+
+
+def test_view_in_sql_reads_a_topic(spark: SparkSession, reading: Reading, broker: BlockingClient) -> None:
+    broker.publish_many(reading.topic, [b"1", b"2"])
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW orders USING holdfast "
+        f"OPTIONS (servers '{reading.servers}', subscribe '{reading.topic}')"
+    )
+    assert [row[0] for row in spark.sql("SELECT CAST(value AS STRING) FROM orders").collect()] == ["1", "2"]
+    spark.catalog.dropTempView("orders")

@@ -97,12 +97,77 @@ def test_messages_that_failed_later_count_in_their_own_window(spark: SparkSessio
     found = looked_at(spark, log, **settings)
     shares = [(row["window_ms"], row["dead"], row["dead_share"]) for row in found.windows]
     assert shares == [(at_ms - at_ms % MINUTE_MS, 1, 0.25)] and found.topics[0]["dead_share"] == 0.25
+    assert found.totals["dead_share"] == 0.25
     assert "percent of messages that failed" in insight_page.drawn(found)
 
     # One whose message is not there, or that names no number, has the time when it came, and is drawn as well.
     found = looked_at(spark, [*log, letter(1, b"77"), letter(2, b"?")], **settings)
     assert [(row["messages"], row["dead"]) for row in found.windows] == [(4, 1), (0, 2)]
     assert "dead letters in each window" in insight_page.drawn(found)
+
+
+def test_no_more_than_all_messages_fail(spark: SparkSession) -> None:
+    """Several letters of one message, and letters of messages that are gone, make no share of messages."""
+    at_ms = 1_700_000_040_000
+    message = {"topic": "t0", "partition": 0, "id": "x", "key": None, "value": b"v", "headers": [], "time_ms": at_ms}
+    log = [{**message, "offset": offset} for offset in range(8, 10)]
+    for offset in range(41):
+        place = (("holdfast-dead-topic", b"t0"), ("holdfast-dead-partition", b"0"))
+        # Five consumers each buried all eight that are expired by now, and one of those that are there.
+        told = (*place, ("holdfast-dead-offset", b"%d" % (offset % 8 if offset < 36 else 8)))
+        log.append(
+            {**message, "topic": "t0.dead", "offset": offset, "headers": [*told, ("holdfast-dead-error", b"E: ")]}
+        )
+    found = looked_at(spark, log, topics=["t0"], asked_ms=at_ms + MINUTE_MS, window_ms=MINUTE_MS)
+    for row in (found.totals, found.topics[0], found.windows[0]):
+        assert (row["dead"], row["failed"], row["dead_share"]) == (41, 1, 0.5)
+    assert "41 dead letters (50.0 % of the messages failed)" in insight_page.summary(found)
+
+
+@pytest.mark.parametrize(
+    ("counts", "hot"),
+    [
+        ([100] * 50, []),
+        ([110, *[90] * 49], []),
+        ([1] * 400, []),
+        ([6, *[1] * 400], []),
+        ([60, *[1] * 400], [0]),
+        ([90, 10], [0]),
+        ([50, 50], []),
+        ([3, 1], []),
+        ([7], [0]),
+        ([1], []),
+        ([300, 200, *[1] * 100], [0, 1]),
+    ],
+)
+def test_topic_whose_keys_are_used_evenly_has_no_hot_key(
+    counts: list[int], hot: list[int], spark: SparkSession
+) -> None:
+    topic, message = "t", {"partition": 0, "id": "", "value": b"v" * 50, "headers": [], "time_ms": 1_700_000_040_000}
+    keys = [b"%04d" % key for key, count in enumerate(counts) for _ in range(count)]
+    log = [{**message, "topic": topic, "offset": offset, "key": key} for offset, key in enumerate(keys)]
+    found = looked_at(spark, log, topics=[topic], asked_ms=1_900_000_000_000)
+    for by in ("messages", "bytes"):
+        assert [each["key"] for each in found.hot_keys[by]] == [f"{key:04d}" for key in hot]
+    assert found.topics[0]["hottest_key_share"] == round(max(counts) / sum(counts), 6)
+    assert ("No key has notably more" in insight_page.drawn(found)) is not bool(hot)
+
+
+def test_keys_that_dice_choose_are_not_hot(spark: SparkSession) -> None:
+    dice = random.Random(20261119)
+    message = {"partition": 0, "id": "", "headers": [], "time_ms": 1_700_000_040_000}
+    for keys in (3, 100, 3000):
+        log = [
+            {
+                **message,
+                "topic": "t",
+                "offset": offset,
+                "key": b"%d" % dice.randrange(keys),
+                "value": b"v" * dice.randint(1, 900),
+            }
+            for offset in range(3000)
+        ]
+        assert looked_at(spark, log, topics=["t"], asked_ms=1_900_000_000_000).hot_keys == {"messages": [], "bytes": []}
 
 
 def test_window_that_is_not_over_has_no_rate_yet(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from holdfast.backends.spill import events, files
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.inspecting import exported_failed
 from holdfast.backends.spill.log_target import progress_path
-from holdfast.model.errors import DataDirectoryError, TopicExists
+from holdfast.model.errors import DataDirectoryError, HoldfastError, TopicExists
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
@@ -95,11 +95,11 @@ def test_spills_are_stored_as_plain_python_says(spark: SparkSession, tmp_path: P
     assert sum(each["stored"] for each in verdict.queues.values()) == counts["stored"]
     assert told[0] == "taking files over" and told[-1] == "giving files back"
     set_aside = [line for path in spills.directories for line in exported_failed(Path(path))]
-    assert len(set_aside) == counts["set_aside"] and all(b'"reason"' in line for line in set_aside)
+    assert len(set_aside) == counts["set_aside"] == verdict.failed and all(b'"reason"' in line for line in set_aside)
 
     # Nothing waits any more; and a file that somebody puts back is known, be it by a recovery or by a broker.
     again = pipelines.recover(spark, spills.directories, store=url)
-    assert again.as_json() == {**dict.fromkeys(COUNTS, 0), "queues": {}}
+    assert again.as_json() == {**dict.fromkeys(COUNTS, 0), "failed": counts["set_aside"], "queues": {}}
     kept = next(file for file in spills.files if len(file.lines) > 30 and file is not spills.queen)
     recovered = kept.directory / "recovered" / kept.name
     shutil.copy(recovered, kept.directory)
@@ -112,6 +112,54 @@ def test_spills_are_stored_as_plain_python_says(spark: SparkSession, tmp_path: P
     replayed = run(replay(config, broker, is_with_failed=False, timeout_s=60, on_progress=lambda _: None))
     assert replayed.stored == 0 and not files.listed(broker)
     assert run(stored(url)) == values
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_task_that_was_frozen_for_an_hour_stores_no_message_again(
+    is_staged: bool, broker: holdfast.BlockingClient, servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had asked whether its recovery goes on. Meanwhile another run has stored all, and nobody knows the writers."""
+    monkeypatch.setattr(recover_brokers, "_LATE_MS_MAX", -1_000)
+    broker.create_topic(topic)
+    stream = Stream(uuid4(), topic, 0)
+    line, _ = events.lines_of(PartitionId(TopicName(topic), 0), batch_builder.build_values([b"once"], 5), 5)
+    [step] = [event for event in events.events_of(line)[0] if event is not None]
+    ledger = recover_brokers.BrokersLedger(servers)
+
+    def meanwhile() -> None:
+        with contextlib.closing(recover_brokers.BrokersStore(servers)) as other:
+            assert other.store(stream, 0, 1, [step]) == 1
+        ledger.end(stream.recovery, [])
+        ledger.forget(stream.recovery)
+        assert not [each for each in broker.writers() if stream.recovery.hex in each.writer]
+
+    class Freezing(events.Event):
+        """Its message is made between the questions and the staging."""
+
+        def message(self) -> NewMessage:
+            meanwhile()
+            return step.message()
+
+    class FreezingStore(recover_brokers.BrokersStore):
+        """Frozen between the last question and the commit."""
+
+        def _check_goes_on(self, stream: Stream) -> None:
+            super()._check_goes_on(stream)
+            asked.append(stream)
+            if len(asked) == 2:
+                meanwhile()
+
+    asked: list[Stream] = []
+    frozen = Freezing(queue=topic, partition="Default", number=0, time=5, at=5)
+    with contextlib.closing(ledger):
+        ledger.begin(stream.recovery)
+        late = FreezingStore(servers) if is_staged else recover_brokers.BrokersStore(servers)
+        with (
+            contextlib.closing(late),
+            pytest.raises(HoldfastError, match="over" if not is_staged else "expired|staged"),
+        ):
+            late.store(stream, 0, 1, [step if is_staged else frozen])
+    assert [message.value for message in broker.read(topic)] == [b"once"]
 
 
 def test_spill_in_use_is_refused_and_left_as_it_is(spark: SparkSession, tmp_path: Path) -> None:

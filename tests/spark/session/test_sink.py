@@ -193,11 +193,13 @@ def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
     done.commit([done.write(of("a"))])
     assert {each.writer for each in broker.writers()} == before
 
-    for value in ("monday", "tuesday"):
+    for _ in range(2):
         assert caplog.text == ""
         named = job(writer=f"nightly-{topic}")
-        named.commit([named.write(of(value))])
+        named.commit([named.write(of("monday"))])
     assert f"a job of the writer nightly-{topic} was committed before" in caplog.text
+    with pytest.raises(HoldfastError, match=r"^\[batch_differs\].*For other rows choose another writer"):
+        named.commit([named.write(of("tuesday"))])
     assert values(broker, topic) == ["a", "monday"]
 
 
@@ -212,8 +214,10 @@ def test_numbered_jobs_of_a_writer_are_written_once_each_and_in_order(
 
     broker.create_topic(topic)
     write(3, "nobody sees this", fails=True)
-    for number, value in ((3, "a"), (3, "a again"), (4, "b")):
+    for number, value in ((3, "a"), (3, "a"), (4, "b")):
         write(number, value)
+    with pytest.raises(HoldfastError, match=r"^\[batch_differs\] number 4 "):
+        write(4, "c")
     with pytest.raises(HoldfastError, match=r"\[writer_ahead\]"):
         write(3, "a as it was before")
     assert values(broker, topic) == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -44,6 +45,50 @@ def run(spark: SparkSession, servers: str, topic: str, target: str, tmp_path: Pa
     return run
 
 
+@pytest.mark.parametrize(("way", "limit", "more"), [("function", "30%", "40%"), ("state", 14, 15), ("sql", "14", "15")])
+def test_batch_with_too_many_dead_letters_is_not_written(
+    way: str,
+    limit: str | int,
+    more: str | int,
+    broker: holdfast.BlockingClient,
+    topic: str,
+    target: str,
+    run: Run,
+    tmp_path: Path,
+) -> None:
+    """A function that is wrong since its last change buries nothing: corrected, it makes everything."""
+
+    def folded(state: Any, batch: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
+        return state, doubled(batch)
+
+    how: dict[str, Any] = {
+        "function": {"function": doubled},
+        "state": {"function": folded, "is_stateful": True},
+        "sql": {"sql": "SELECT CAST(CAST(CAST(value AS STRING) AS INT) * 2 AS STRING) AS value FROM messages"},
+    }[way]
+    given = [b"x%d" % number if number < 15 else b"%d" % number for number in range(40)]
+    broker.publish_many(topic, given)
+    with pytest.raises(HoldfastError, match=r"15 of its 40 messages .* such as .*/0/\d+: ") as refused:
+        run(**how, dead_max=limit)
+    assert refused.value.code == "too_many_dead"
+    assert values(broker, target) == [] == values(broker, f"{topic}.dead")
+    run(**how, dead_max=more)
+    # A driver that died behind the commit: what is written already is no reason to stop.
+    for written in (tmp_path / "checkpoint" / "commits").glob("*0*"):
+        written.unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    run(**how, dead_max=limit)
+    assert values(broker, f"{topic}.dead") == sorted(given[:15])
+    assert values(broker, target) == sorted(b"%d" % (2 * number) for number in range(15, 40))
+
+
+@pytest.mark.parametrize("wrong", ["many", "-1", "5.5", "101%", "%", ""])
+def test_limit_of_dead_letters_that_is_none_is_refused(wrong: str, run: Run) -> None:
+    with pytest.raises(HoldfastError, match="dead_max is a number or a share") as refused:
+        run(function=doubled, dead_max=wrong)
+    assert refused.value.code == "bad_option"
+
+
 def messages(broker: holdfast.BlockingClient, topic: str) -> list[holdfast.Message]:
     found = []
     for partition in broker.describe(topic).partitions:
@@ -58,6 +103,67 @@ def values(broker: holdfast.BlockingClient, topic: str) -> list[bytes]:
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     numbers = [int(value) for value in batch["value"].to_pylist()]
     return pa.record_batch({"key": batch["key"], "value": [str(2 * number) for number in numbers]})
+
+
+def slow_for_some(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import time
+
+    if any(value.startswith(b"slow") for value in batch["value"].to_pylist()):
+        with contextlib.suppress(Exception):
+            time.sleep(3600)
+    return batch.select(["value"])
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_message_for_which_a_call_takes_too_long_holds_up_no_other(
+    is_stateful: bool, run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    def folded(state: Any, batch: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
+        return state, slow_for_some(batch)
+
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"0", b"1", b"slow", b"3"])
+    done = run(function=folded if is_stateful else slow_for_some, is_stateful=is_stateful, call_timeout_s=1)
+    assert done.counts == {"made": 3, "dead": 1}
+    assert values(broker, target) == [b"0", b"1", b"3"]
+    [letter] = messages(broker, f"{topic}.dead")
+    said = dict(letter.headers)
+    assert (letter.value, said["holdfast-dead-offset"]) == (b"slow", "2")
+    assert said["holdfast-dead-error"].startswith("CallTimedOut: the call took longer than 1 s, and was at test_transf")
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_call_that_cannot_be_interrupted_ends_the_pipeline_which_says_where(
+    is_stateful: bool, run: Run, broker: holdfast.BlockingClient, topic: str, target: str
+) -> None:
+    def stuck(batch: pa.RecordBatch) -> pa.RecordBatch:
+        import itertools
+
+        return batch if b"stuck" not in batch["value"].to_pylist() else sum(itertools.repeat(1))
+
+    def folded(state: Any, batch: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
+        return state, stuck(batch)
+
+    broker.create_topic(topic)
+    broker.publish_many(topic, [b"0", b"stuck"])
+    with pytest.raises(HoldfastError, match=rf"a call of the function for {topic}/0/1 has ended its process") as ended:
+        run(function=folded if is_stateful else stuck, is_stateful=is_stateful, call_timeout_s=1, batch_rows_max=1)
+    assert ended.value.code == "function_ended"
+    assert values(broker, target) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"function": doubled, "call_timeout_s": 0}, "call_timeout is 1ms to 7d"),
+        ({"function": doubled, "call_timeout_s": float("nan")}, "call_timeout is 1ms to 7d"),
+        ({"sql": "SELECT value FROM messages", "call_timeout_s": 1}, "call_timeout goes with a function"),
+    ],
+)
+def test_limit_of_a_call_that_makes_no_sense_is_refused(wrong: dict[str, Any], told: str, run: Run) -> None:
+    with pytest.raises(HoldfastError, match=told) as refused:
+        run(**wrong)
+    assert refused.value.code == "bad_option"
 
 
 def test_function_that_fails_on_some_rows_takes_the_others_on(

@@ -121,15 +121,18 @@ class Serving:
         self.node = node
         self.address = address_of(node.addresses["text"])
 
-    async def raw(self, receive_buffer_bytes: int | None = None) -> Talk:
-        """A connection of which nothing was read yet; a small buffer makes a reader that stalls soon."""
+    async def raw(self, receive_buffer_bytes: int | None = None, line_bytes_max: int = LINE_BYTES_MAX) -> Talk:
+        """A connection of which nothing was read yet.
+
+        Small buffers make a reader that stalls soon: it holds no more than two of the longest lines.
+        """
         connected = socket.socket()
         try:
             if receive_buffer_bytes is not None:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
             connected.setblocking(False)
             await asyncio.get_running_loop().sock_connect(connected, self.address)
-            return Talk(*await asyncio.open_connection(sock=connected, limit=LINE_BYTES_MAX))
+            return Talk(*await asyncio.open_connection(sock=connected, limit=line_bytes_max))
         except BaseException:
             connected.close()
             raise

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.broker.follower import Delivery
-from holdfast.frontends.text.subscription import LineCache
-from holdfast.model.ids import Offset, TopicName
+from holdfast.frontends.text.line_cache import LineCache, Place
+from holdfast.model.ids import Offset
 from holdfast.wire.text import STANDARD
 from tests.support.batches import values_batch
 from tests.support.sizes import dice
@@ -173,7 +173,6 @@ def test_lines_kept_for_other_subscribers_are_bounded_whatever_their_length() ->
     batch = memoryview(bytes(values_batch(b"x")))
     for offset in range(60_000):
         delivery = Delivery(0, Offset(offset), [batch], 0, Offset(offset + 1))
-        assert cache.lines("t", TopicName("t"), delivery) == (b"MESSAGE|t|x\n", 1)
-    assert len(cache._lines) < 20_000, "each costs more than its twelve bytes"
-    cache.forget(TopicName("t"))
-    assert not cache._lines and cache._bytes == 0
+        place = Place("t", None, 0, Offset(offset))
+        assert cache.make(place, delivery, 1 << 16) == (b"MESSAGE|t|x\n", 1, offset + 1)
+    assert len(cache) < 50_000, "each costs more than its twelve bytes"

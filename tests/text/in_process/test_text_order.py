@@ -101,7 +101,7 @@ async def test_another_connection_is_not_held_up_by_a_refusal(broker: Serving, m
 async def test_line_that_is_refused_for_good_costs_no_line_around_it(tmp_path: Path) -> None:
     async with serving(tmp_path, message_bytes_max=1000) as broker, await broker.connect() as talk:
         large = b"PUBLISH_ID|large|t|" + b"x" * 1001
-        talk.send(line(0), large, line(1, "u"), b"PUBLISH_ID||t|x", b"PUBLISH_ID|a|no/path|x", line(2), large, line(3))
+        talk.send(line(0), large, line(1, "u"), b"PUBLISH_ID||t|x", b"PUBLISH_ID|a|no,path|x", line(2), large, line(3))
         expected = ["stored", "too_large", "stored", "bad_id", "bad_topic", "stored", "too_large", "stored"]
         assert told(await talk.lines(8)) == expected
         assert await broker.stored("t") == [b"0", b"2", b"3"]

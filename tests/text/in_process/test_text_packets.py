@@ -35,7 +35,7 @@ async def test_ack_dialect_says_nothing_but_what_it_must(tmp_path: Path) -> None
         assert await talk.ask(b"SUBSCRIBE|t", b"HEARTBEAT") == b"HEARTBEAT_ACK"
         talk.send(b"PUBLISH|t|bare | payload")
         assert sorted(await talk.lines(2)) == [b"ACK", b"bare | payload"]
-        assert await talk.error_of(b"PUBLISH|no/path|x") == "bad_topic"
+        assert await talk.error_of(b"PUBLISH|no,path|x") == "bad_topic"
         await broker.http("POST", "/v1/topics/t/messages", {"messages": [{"value": "two\nlines"}]})
         assert await talk.line() == b"MESSAGE_BASE64|t|" + base64.b64encode(b"two\nlines")
         assert await talk.is_usable()
@@ -185,7 +185,7 @@ async def test_every_partition_of_a_topic_is_delivered_in_its_order(broker: Serv
 
 async def test_answers_reach_a_client_that_closed_its_sending_half(broker: Serving) -> None:
     async with await broker.connect() as talk:
-        talk.send(*[b"PUBLISH|t|%d" % i for i in range(500)], b"PUBLISH|no/path|x", b"PUBLISH_ID|i|t|last", b"PING")
+        talk.send(*[b"PUBLISH|t|%d" % i for i in range(500)], b"PUBLISH|no,path|x", b"PUBLISH_ID|i|t|last", b"PING")
         talk.writer.write_eof()
         answers = (await talk.closed_after()).split(b"\n")
         assert answers[:500] == [PUBACK] * 500

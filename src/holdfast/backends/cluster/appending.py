@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.topics import Topics
-from holdfast.model.errors import DiskFull, HoldfastError, LeaderChanged, StorageFailed
+from holdfast.model.errors import DiskFull, HoldfastError, LeaderChanged, StorageFailed, WorldError
 from holdfast.model.ids import Offset, PartitionId
 
 log = structlog.get_logger("holdfast.backends.cluster")
@@ -33,7 +33,7 @@ class Appending:
         replica = self._topics.replicas.get(partition) or self._topics.found(partition)
         try:
             appended = replica.append(batch)
-        except (DiskFull, StorageFailed) as error:
+        except WorldError as error:
             self._refused(replica, error)
             raise
         if self.disk_is_full:
@@ -45,7 +45,7 @@ class Appending:
         before = replica.log.last_index
         try:
             appended = replica.append_all(batches)
-        except (DiskFull, StorageFailed) as error:
+        except WorldError as error:
             self._refused(replica, error)
             if replica.log.last_index > before:
                 raise LeaderChanged(f"part of this may be stored: {error.message}") from error
@@ -54,14 +54,14 @@ class Appending:
             self._has_room_again()
         return appended
 
-    def _refused(self, replica: Replica, error: DiskFull | StorageFailed) -> None:
+    def _refused(self, replica: Replica, error: WorldError) -> None:
         if isinstance(error, StorageFailed):
             self._on_failure(error)
-            return
-        if not self.disk_is_full:
-            self.disk_is_full = True
-            log.error("disk_full", partition=replica.name)
-        self._let_others_lead(replica)
+        elif isinstance(error, DiskFull):
+            if not self.disk_is_full:
+                self.disk_is_full = True
+                log.error("disk_full", partition=replica.name)
+            self._let_others_lead(replica)
 
     def _has_room_again(self) -> None:
         self.disk_is_full = False

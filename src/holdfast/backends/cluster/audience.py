@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from holdfast.broker.backend import Unwatch
 from holdfast.broker.results import refuse
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, LeaderChanged, NotStored, OutcomeUnknown
 from holdfast.model.ids import LogIndex, Offset
 
 
@@ -58,13 +58,17 @@ class Audience:
         for on_commit in list(self._watchers.values()):
             on_commit()
 
-    def refuse_appends(self, error: HoldfastError) -> None:
-        """Nothing that waits will be acknowledged."""
+    def refuse_appends(self, error: OutcomeUnknown) -> None:
+        """Nothing that waits will be acknowledged. It is in the log, so nobody knows what becomes of it."""
+        self._refuse_appends(error)
+
+    def _refuse_appends(self, error: HoldfastError) -> None:
         while self._appends:
             refuse(self._appends.popleft()[2], error)
 
     def close(self, error: HoldfastError) -> None:
-        self.refuse_appends(error)
+        """Nobody is answered any more. What was appended is in the log, unless the log is gone with its topic."""
+        self._refuse_appends(LeaderChanged(error.message) if isinstance(error, NotStored) else error)
         for _, shown in self._entries:
             refuse(shown, error)
         self._entries.clear()

@@ -18,14 +18,18 @@ import structlog
 
 from holdfast.backends.cluster import removal, retention, status
 from holdfast.backends.cluster.appending import Appending
+from holdfast.backends.cluster.clocks import Clocks
 from holdfast.backends.cluster.commands import Command, Outcome
+from holdfast.backends.cluster.configurations import known_at_start
 from holdfast.backends.cluster.confirming import Confirming
 from holdfast.backends.cluster.control import CONTROL, Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.cursor_calls import CursorCalls
+from holdfast.backends.cluster.expired_ids import ExpiredIds
 from holdfast.backends.cluster.forwarding import Lanes, PublishHere
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.joining import Joining
+from holdfast.backends.cluster.log_shapes import shape_of
 from holdfast.backends.cluster.mending import Mending
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.opening import Opening
@@ -33,7 +37,9 @@ from holdfast.backends.cluster.operating import Operating
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.proposals import Proposals
 from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.retention import Retention, voters_of
 from holdfast.backends.cluster.serving import Serving
+from holdfast.backends.cluster.shrinking import Shrinking
 from holdfast.backends.cluster.sync_policy import SyncPolicy
 from holdfast.backends.cluster.topic_changes import TopicChanges
 from holdfast.backends.cluster.topic_files import TopicFiles
@@ -42,11 +48,21 @@ from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.broker.backend import NothingVoid, Unwatch
 from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.replica_names import replica_id
-from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, NoQuorum, ReadFailed, ShuttingDown
+from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
+from holdfast.model.errors import (
+    DamagedData,
+    DiskFull,
+    HoldfastError,
+    NoQuorum,
+    OutcomeUnknown,
+    ReadFailed,
+    ShuttingDown,
+    StorageFailed,
+)
 from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TimestampMs, TopicName
-from holdfast.model.limits import PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
+from holdfast.model.limits import DEDUPE_AGE_MS_MAX, DEDUPE_IDS_MAX, PARTITIONS_MAX, SEGMENT_BYTES_DEFAULT
 from holdfast.model.member_errors import NodeRemoved
-from holdfast.model.messages import BatchPublished
+from holdfast.model.messages import BatchPublished, StoredId
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.model.waiting import NOBODY, RetentionWait
 from holdfast.storage.directory import DataDirectory
@@ -72,14 +88,19 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         default_retention: TopicConfig | None = None,
         retention_wait: RetentionWait = NOBODY,
         partitions_max: int = PARTITIONS_MAX,
+        dedupe_ids_max: int = DEDUPE_IDS_MAX,
+        dedupe_age_ms_max: int = DEDUPE_AGE_MS_MAX,
         listen: tuple[str, int] | None = None,
         peers: Mapping[str, str] | None = None,
         pair: PairSettings | None = None,
         join: str | None = None,
+        elections: ElectionSettings = DEFAULT_ELECTIONS,
         on_fatal: Callable[[HoldfastError], None] = lambda error: None,
         on_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.neighbours = Neighbours(directory, listen=listen, peers=peers or {}, pair=pair, join=join)
+        self.neighbours = Neighbours(
+            directory, listen=listen, peers=peers or {}, pair=pair, join=join, elections=elections
+        )
         self.neighbours.on_replaced = on_replaced
         self.neighbours.on_too_old = self._fail
         self._pair = pair
@@ -91,6 +112,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._partitions_max = partitions_max
         self._default_retention = default_retention or TopicConfig()
         self.retention_wait = retention_wait
+        self._expired_ids = ExpiredIds(ids_max=dedupe_ids_max, age_ms_max=dedupe_age_ms_max)
         self._on_fatal = on_fatal
         self._failure: HoldfastError | None = None
         self.forwarded_batches = 0
@@ -103,6 +125,8 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._appending: Appending
         self._lanes: Lanes
         self._mending: Mending
+        self.clocks: Clocks
+        self.retention: Retention
         self._confirming: Confirming
         self.joining: Joining
 
@@ -124,6 +148,8 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             return self._failure.message
         if self._appending.disk_is_full:
             return "the disk is full; make room and publishing goes on"
+        if self.neighbours.disagreement is not None:
+            return self.neighbours.disagreement
         if not self.control.replica.raft.hears_leader:
             return self.no_quorum(self.control.replica).message
         pairing = self.neighbours.pairing
@@ -150,7 +176,8 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         opened = opening.open()
         self.neighbours.level.raise_to(opened.loaded.level)
         self.neighbours.check_history(has_topics=bool(opened.loaded.topics or opened.loaded.cursors))
-        await self.neighbours.start()
+        state, shape = opened.hard_states.of(CONTROL), shape_of(opened.control_log)
+        await self.neighbours.start(known_at_start(state, shape))
         formation = await self.neighbours.form()
         self.groups = Groups(
             replica_id(self.node_id, self._directory.life),
@@ -161,6 +188,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             # Each of a pair has terms of its own.
             seat=None if self._pair is None else self.neighbours.names.index(self.node_id),
             term_floor=Term(self._directory.identity.term_floor),
+            elections=self.neighbours.elections,
         )
         self.topics_here = Topics(self._files, self.groups, formation.members, is_up=self.neighbours.is_up)
         self.topics_here.leaving = opened.leaving
@@ -185,6 +213,10 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         )
         self._lanes = Lanes(self.neighbours, self.no_quorum, self.leaves)
         self.watch_deletions(self._lanes.forget_topic)
+        self.clocks = Clocks(self.node_id, self.neighbours, self._now_ms)
+        self.retention = Retention(
+            self.topics_here, self.groups, self.neighbours, self.clocks, self._expired_ids, self.cursor
+        )
         self._mending = Mending(self.neighbours)
         self.groups.on_damage = self._mending.begin
         self._confirming = Confirming(self.neighbours, self.no_quorum)
@@ -197,6 +229,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self._proposals.propose,
             self._now_ms,
             self._confirming.confirm,
+            Shrinking(self.neighbours.elections.shrink_after_ms, self.groups, self.control, self.neighbours),
         )
         self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(
@@ -207,6 +240,9 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self.state,
             self._lanes,
             self.neighbours,
+            self.retention,
+            self._expired_ids,
+            now_ms=self._now_ms,
             on_failure=self._fail,
             status=lambda: msgspec.json.encode(status.of_node(self)),
         )
@@ -233,7 +269,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         if self.pairing is not None:
             self.groups.elect_without_others()
             self.pairing.go_on_as_before()
-        votes_alone = self._pair is None and control.replica.raft.members.voters == {control.replica.raft.replica}
+        votes_alone = self._pair is None and control.replica.votes_alone
         if not control.replica.is_alone and not votes_alone:
             with contextlib.suppress(NoQuorum):
                 index = await self._confirming.confirm(control.replica, _CATCH_UP_S)
@@ -256,7 +292,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         await self._mending.stop()
         self._lanes.close()
         self._confirming.close()
-        await self._proposals.stop(stopped)
+        await self._proposals.stop()
         await self.neighbours.stop()
         await self.serving.stop()
         await self.control.stop()
@@ -382,6 +418,16 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         replica = self.topics_here.found(partition)
         return min(replica.log.first_at_or_after(timestamp_ms), replica.end)
 
+    async def time_ms(self, partition: PartitionId) -> TimestampMs:
+        replica = self.topics_here.found(partition)
+        time_ms = await self.clocks.agreed_ms(voters_of(replica))
+        if time_ms is None:
+            raise self.no_quorum(replica)
+        return time_ms
+
+    async def expired_ids(self, partition: PartitionId, start: Offset) -> Sequence[StoredId]:
+        return await self._expired_ids.of(self.topics_here.found(partition), start)
+
     def watch(self, partition: PartitionId, on_commit: Callable[[], None]) -> Unwatch:
         return self.topics_here.found(partition).audience.watch(on_commit)
 
@@ -403,10 +449,12 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
     def watch_topics(self, on_topic: Callable[[Topic], None]) -> None:
         self.topics_here.watch(on_topic)
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
         if self._failure is not None:
             raise self._failure
-        return await self._changes.create(name, config)
+        # A topic of this name may be decided and not known here yet: what stands in its directory is not a leftover.
+        await self._catch_up()
+        return await self._changes.create(name, config, maker)
 
     async def delete_topic(self, name: TopicName) -> None:
         await self._changes.delete(name)
@@ -415,14 +463,18 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
 
     async def catch_up_cursors(self) -> None:
         self.check_belongs()
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Everything that was decided before this shows here. Raises `NoQuorum`."""
         if not self.control.replica.is_alone:
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
 
     # --- upkeep -----------------------------------------------------------------------------------
 
-    def expire(self) -> int:
-        """Delete what retention no longer keeps; returns the number of segments."""
-        return retention.expire(self.topics_here, self.groups.syncer, self._now_ms(), self.cursor, self.retention_wait)
+    async def expire(self) -> int:
+        """Delete what retention no longer keeps where this node leads; returns the number of segments."""
+        return await self.retention.expire(self.retention_wait)
 
     async def verify(self) -> None:
         """Check sealed segments in the background: damage is reported, and mended, before somebody reads it."""
@@ -436,8 +488,9 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         self._failure = error
         log.critical(type(error).code, problem=error.message)
         if hasattr(self, "groups"):
+            unknown = error if isinstance(error, OutcomeUnknown) else StorageFailed(error.message)
             for replica in self.groups.replicas.values():
-                replica.audience.refuse_appends(error)
+                replica.audience.refuse_appends(unknown)
         if self.neighbours.has_peers:
             # Others can serve: a node that cannot keep what it promises is better gone.
             self._on_fatal(error)

@@ -105,7 +105,9 @@ class CallbackTable:
         """Raises `CursorNotFound` for the place of a subscription that is not there."""
         key = callback_at(delivered, place)
         if key is not None and key not in self.known:
-            raise CursorNotFound(f"there is no subscription {key[1]} to {key[0]}; `holdfast subscriptions list`")
+            raise CursorNotFound(
+                f"there is no subscription {key[1]} to {key[0]}; `holdfast subscriptions list` shows all"
+            )
 
     def sought(self, delivered: TopicName, place: CursorName, number: int) -> list[Callback]:
         """Somebody moved a cursor. The subscription that stands there, if one does, begins anew.

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from holdfast.backends.cluster.forwarding import Peers
-from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica import Replica, still_leads
 from holdfast.backends.cluster.requests import ConfirmReply, ConfirmRequest, Method, encode
-from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import LogIndex
 from holdfast.model.member_errors import NodeRemoved
 
@@ -62,7 +62,7 @@ class Confirming:
         while self._loop.time() < deadline:
             try:
                 return await self._asked(replica)
-            except Unavailable:
+            except (Unavailable, LeaderChanged):
                 if isinstance(removed := self._no_quorum(replica), NodeRemoved):
                     raise removed from None
                 await asyncio.sleep(_PAUSE_S)
@@ -74,7 +74,8 @@ class Confirming:
             return await replica.confirmed_index()
         if leader is None or leader == replica.node:
             raise Unavailable(f"{replica.name} has no leader now")
-        body = await self._peers.request(leader, Method.CONFIRM, encode(ConfirmRequest(replica.group)), PATIENCE_S)
+        request = encode(ConfirmRequest(replica.group))
+        body = await self._peers.request(leader, Method.CONFIRM, request, PATIENCE_S, still_leads(leader, replica))
         return LogIndex(_decode(body).index)
 
     def close(self) -> None:

@@ -230,5 +230,5 @@ class Control:
         """Let go of segments whose entries the file has."""
         log = self.replica.log
         through = min(self.kept, self.replica.shown_index)
-        if log.expire(older_than_ms=None, bytes_max=0, up_to=log.written_end, through_index=through):
+        if log.drop_below(log.written_end, through_index=through):
             self.replica.compact_to_log()

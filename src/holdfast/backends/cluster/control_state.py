@@ -29,6 +29,7 @@ from holdfast.backends.cluster.commands import (
 )
 from holdfast.backends.cluster.control import Answered
 from holdfast.backends.cluster.cursor_table import CursorTable, Propose, ProposeDraw
+from holdfast.backends.cluster.draw_table import DrawRow
 from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.state import Loaded, NodeRow, Statement
 from holdfast.backends.cluster.topics import Topics
@@ -111,14 +112,11 @@ class ControlState:
                 return [*map(state.callback_row, sought), *state.cursor_rows((command.topic, command.name), changed)]
             case TakeCursor():
                 self._check(command.topic, command.token)
-                return state.cursor_rows((command.topic, command.name), self.cursors.apply_take(command))
+                return self._moved(command, *self.cursors.apply_take(command))
             case DrawCursor():
                 self._check(command.topic, command.token)
                 results, changed, rows = self.cursors.apply_draw(command)
-                key = (command.topic, command.name)
-                statements = state.cursor_rows(key, changed)
-                statements += [state.draw_row(key, command.number, row) for row in rows]
-                return Answered(statements, results)
+                return Answered(self._moved(command, changed, rows), results)
             case DropCursor():
                 self._check(command.topic, command.token)
                 self.cursors.apply_drop((command.topic, command.name))
@@ -155,6 +153,12 @@ class ControlState:
                 moved = [state.callback_row(each) for each in self.callbacks.apply_move(command)]
                 return moved + self._move_callback(command, only_forward=True)
 
+    def _moved(
+        self, command: TakeCursor | DrawCursor, changed: dict[int, Offset], rows: list[DrawRow]
+    ) -> list[Statement]:
+        key = (command.topic, command.name)
+        return [*state.cursor_rows(key, changed), *(state.draw_row(key, command.number, row) for row in rows)]
+
     def _move_callback(self, command: AddCallback | MoveCallback, *, only_forward: bool) -> list[Statement]:
         place = callback_place(command.topic, command.name, command.delivered)
         move = MoveCursor(command.delivered, command.delivered_token, place, command.positions, only_forward)
@@ -183,7 +187,7 @@ class ControlState:
             # It said so itself, or asked to join with it: perhaps no group knows of it yet.
             lives.add(noted.life)
         change = Change(command.kind, command.node, command.expects, command.since_ms, command.other)
-        changed = self.membership.apply(change, number, members.voters, lives)
+        changed = self.membership.apply(change, number, members.everybody, lives)
         statements = [member_rows.put(row) for row in changed]
         for row in changed:
             log.info("member_changed", node=row.node, place=row.place, drained=row.is_drained, replaces=row.replaces)

@@ -32,9 +32,7 @@ class _Cursor:
         self.decided = dict(positions)
         self.visible = dict(positions)
         self.proposals: dict[asyncio.Future[None], Mapping[int, Offset]] = {}
-        # Who took a position last, should the same command come twice. After a restart nobody did: then the second one
-        # changes nothing either, and is told that it came too late.
-        self.takers: dict[int, str] = {}
+        # What readers drew last, and who took the position last, should the same command come twice.
         self.draws: dict[int, DrawTable] = {}
 
     def refresh(self) -> None:
@@ -116,19 +114,20 @@ class CursorTable:
             raise TopicNotFound(f"there is no topic {key[0]}")
         return self._propose(TakeCursor(key[0], token, key[1], number, stands_at, to, uuid.uuid4().hex))
 
-    def apply_take(self, take: TakeCursor) -> dict[int, Offset]:
-        """It is this one's turn; returns the position if it changed. Raises `CursorMoved`."""
-        cursor = self._cursors.get((take.topic, take.name))
-        if cursor is not None and cursor.takers.get(take.number) == take.taker:
-            return {}
-        if (None if cursor is None else cursor.decided.get(take.number)) != take.stands_at:
+    def apply_take(self, take: TakeCursor) -> tuple[dict[int, Offset], list[DrawRow]]:
+        """Move the position; returns it and the row that changed, or nothing for a repetition. Raises `CursorMoved`."""
+        key = (take.topic, take.name)
+        cursor = self._cursors.get(key) or _Cursor({})
+        table = cursor.draws.get(take.number) or DrawTable()
+        if table.was_taken_by(take.taker):
+            return {}, []
+        if cursor.decided.get(take.number) != take.stands_at:
             raise CursorMoved(f"cursor {take.name} on topic {take.topic} was moved by somebody else")
-        if cursor is None:
-            cursor = self._cursors[take.topic, take.name] = _Cursor({})
+        self._cursors[key] = cursor
         cursor.decided[take.number] = take.to
-        cursor.takers[take.number] = take.taker
+        cursor.draws[take.number] = table
         cursor.refresh()
-        return {take.number: take.to}
+        return {take.number: take.to}, [table.note_taker(take.taker)]
 
     async def draw(
         self,

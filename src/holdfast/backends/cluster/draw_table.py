@@ -3,17 +3,24 @@
 A row has a place among `READERS_PER_CURSOR_MAX`, and a number that rises with every draw of the cursor. Whoever is new
 gets the place of the one that has not drawn for longest. Numbers and places stand in the file, so that a node that was
 restarted forgets the same reader as those that were not.
+
+The last command that took the position (`TakeCursor`) has a row too, under a name that no reader has. So every node
+recognises a repetition of it, also one that was restarted or got its state from another node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from holdfast.model.draws import NOTHING_DRAWN, OUTDATED_DRAW, Draw, Drawn, is_outdated
 from holdfast.model.ids import Offset
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
+
+# The names of readers are not empty.
+_TAKER: Final = ""
 
 
 class DrawRow(msgspec.Struct, frozen=True):
@@ -55,11 +62,20 @@ class DrawTable:
         drawn = Drawn(position, count) if count > 0 else NOTHING_DRAWN
         if not drawn.count and not notes_nothing:
             return drawn, None
+        return drawn, self._note(wanted.reader, wanted.request, drawn)
+
+    def was_taken_by(self, taker: str) -> bool:
+        last = self._last.get(_TAKER)
+        return last is not None and last.request == taker
+
+    def note_taker(self, taker: str) -> DrawRow:
+        return self._note(_TAKER, taker, NOTHING_DRAWN)
+
+    def _note(self, reader: str, request: str, drawn: Drawn) -> DrawRow:
         self._number += 1
-        place = self._place_for(wanted.reader)
-        row = DrawRow(place, self._number, wanted.reader, wanted.request, drawn.first, drawn.count)
-        self._last[wanted.reader] = row
-        return drawn, row
+        row = DrawRow(self._place_for(reader), self._number, reader, request, drawn.first, drawn.count)
+        self._last[reader] = row
+        return row
 
     def _place_for(self, reader: str) -> int:
         """The reader's own place, a free one, or the one of whoever is forgotten for it."""

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from holdfast.backends.cluster.configurations import Known
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.elections import Elections
 from holdfast.backends.cluster.hard_states import HardStates
@@ -22,13 +23,14 @@ from holdfast.backends.cluster.log_shapes import shape_of
 from holdfast.backends.cluster.pacing import CatchUpPace
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.sync_policy import SyncPolicy
+from holdfast.broker.results import refuse
 from holdfast.consensus.liveness import Liveness
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import Append, HardState, Heartbeat, Install, Message
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
 from holdfast.consensus.roles import Seat
-from holdfast.consensus.timing import Timing
+from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Term
 from holdfast.storage.log import PartitionLog
@@ -37,10 +39,9 @@ from holdfast.storage.syncer import Syncable, Syncer
 
 log = structlog.get_logger("holdfast.cluster")
 
+# Groups that one turn of the loop elects: a topic may have a thousand.
+_AT_ONCE: Final = 50
 TICK_S: Final = 0.05
-TIMING: Final = Timing(heartbeat_ticks=2, election_ticks=10, suspicion_ticks=4, idle_ticks=20)
-# Of a pair, only the one that leads delivers: the other need not be woken a second time for each message.
-_PAIR_TIMING: Final = TIMING._replace(tells_commits_at_once=False)
 
 
 class Transport(Protocol):
@@ -64,8 +65,11 @@ class Groups:
         on_failure: Callable[[HoldfastError], None],
         seat: Seat | None = None,
         term_floor: Term = Term(0),  # noqa: B008 - a number
+        elections: ElectionSettings = DEFAULT_ELECTIONS,
     ) -> None:
         self.me = me
+        self._timing = elections.timing(int(TICK_S * 1000))
+        self._initial_leader = elections.initial_leader
         self._term_floor = term_floor
         self.replicas: dict[GroupId, Replica] = {}
         self.syncer = Syncer(on_synced=self._on_synced, on_failure=self._on_sync_failure)
@@ -91,8 +95,10 @@ class Groups:
         self.has_failed = False
         # Hard states that the disk had no room for.
         self._unsaved: dict[Replica, tuple[HardState, int]] = {}
+        # Futures that wait until hard states are on the disk.
+        self._saving: set[asyncio.Future[None]] = set()
         self._warming: dict[Replica, asyncio.Task[None]] = {}
-        self._liveness: Liveness[str] = Liveness(TIMING.election_ticks)
+        self._liveness: Liveness[str] = Liveness(self._timing.election_ticks)
         self._heard_at: dict[str, float] = {}
         self._dice = Random()
         self._ticker: asyncio.Task[None] | None = None
@@ -124,6 +130,8 @@ class Groups:
     def fail(self, error: HoldfastError) -> None:
         """No group does anything from now on: what it believes and what the disk has may differ."""
         self.has_failed = True
+        for saved in self._saving:
+            refuse(saved, error)
         self._on_failure(error)
 
     async def stop(self) -> None:
@@ -144,11 +152,17 @@ class Groups:
         if state is None:
             # A log that is older than its groups was written in some term: votes begin behind it.
             last_term = log.term_runs()[-1][1] if log.term_runs() else log.previous_term
-            state = HardState(max(last_term, self._term_floor), NOBODY, (MembersAt(LogIndex(-1), Term(0), founders),))
-        timing = TIMING if self._seat is None or group == CONTROL else _PAIR_TIMING
+            # Where it does not begin with its first entry, the founders may have been followed by others meanwhile.
+            first = MembersAt(LogIndex(-1), log.previous_term, founders)
+            state = HardState(max(last_term, self._term_floor), NOBODY, (first,))
+        # Only the leader of a pair delivers, so the other need not be woken a second time for each message.
+        tells_at_once = self._seat is None or group == CONTROL
+        timing = self._timing._replace(tells_commits_at_once=tells_at_once)
         raft = Raft(
             self.me, shape=shape_of(log), hard_state=state, dice=self._dice.randrange, timing=timing, seat=self._seat
         )
+        if group == CONTROL and self._initial_leader is not None:
+            raft.stand_first(is_first=self._initial_leader == node_of(self.me))
         replica = Replica(group, name, log, raft, self, node_of(self.me))
         replica.fresh_at_s = self._loop.time()
         self.replicas[group] = replica
@@ -168,6 +182,36 @@ class Groups:
         for replica in led:
             replica.step_on()
 
+    async def elect_at_once(self, replicas: Sequence[Replica]) -> None:
+        """The same for groups that are new, while others are served: the disk is waited for in a thread."""
+        led = [replica for replica in replicas if replica.raft.members.voters == {self.me}]
+        if not led or self.has_failed:
+            return
+        for number, replica in enumerate(led):
+            with self._guarded(replica):
+                replica.raft.campaign()
+                replica.step_on()
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        saved: asyncio.Future[None] = self._loop.create_future()
+
+        def tell() -> None:
+            if not saved.done():
+                saved.set_result(None)
+
+        self._hard_states.when_saved(tell)
+        self._saving.add(saved)
+        try:
+            await saved
+        finally:
+            self._saving.discard(saved)
+        for number, replica in enumerate(led):
+            if self.replicas.get(replica.group) is replica:
+                with self._guarded(replica):
+                    replica.step_on()
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+
     def take_over(self, replicas: Sequence[Replica]) -> None:
         """Lead groups of a pair whose other half is gone: no time for an election, only one sync for all."""
         for replica in replicas:
@@ -178,10 +222,20 @@ class Groups:
             replica.step_on()
             self._awake[replica] = None
 
+    def expect_members(self, replica: Replica, known: Known) -> None:
+        """Save a configuration of a group whose log does not go as far yet, before anything relies on it.
+
+        Raises `DiskFull`, and nothing was changed.
+        """
+        self._hard_states.expect(replica.group, known)
+        self._hard_states.put(replica.group, replica.raft.hard_state, lambda: None)
+        self._hard_states.sync_now()
+
     def change_members_now(self, changes: Sequence[tuple[Replica, Members]]) -> None:
         """Write configurations that their leaders have nothing against; the disk is waited for once.
 
-        Raises `Unavailable`. Those for which there was room stand then, the others are as before.
+        Raises `Unavailable`. Those for which there was room stand then, the others are as before. After
+        `StorageFailed` no group may go on.
         """
         saved: list[tuple[Replica, Members]] = []
         refused: HoldfastError | None = None
@@ -197,7 +251,7 @@ class Groups:
         for replica, members in saved:
             try:
                 replica.write_members(members)
-            except DiskFull:
+            except Unavailable:
                 self.resign_for_want_of_room(replica)
             self.touch(replica)
         if refused is not None:
@@ -213,6 +267,9 @@ class Groups:
     async def remove(self, group: GroupId, error: HoldfastError) -> None:
         """Take no part in a group any more: its topic was deleted."""
         replica = self.replicas.pop(group)
+        # Nothing may be written from here on: the log is closed as soon as no sync uses its files.
+        replica.raft.may_campaign = False
+        replica.raft.follow(replica.raft.term, NOBODY)
         self.elections_of_removed += replica.raft.elections
         self.syncer.forget(replica.log)
         self._touched.pop(replica, None)
@@ -263,7 +320,7 @@ class Groups:
         is_outbid = False
         for group, message in messages:
             replica = self.replicas.get(GroupId(group))
-            if replica is not None and self._seat is not None and self._is_replaced(replica, message):
+            if replica is not None and self.is_replaced(replica, message):
                 self.on_replaced(replica)
             elif replica is not None and not self.has_failed:
                 was_leading = replica.raft.leading is not None
@@ -275,11 +332,12 @@ class Groups:
             # By a partner that came back in a later term, without leading: the only voter goes beyond that.
             self.elect_without_others()
 
-    def _is_replaced(self, replica: Replica, message: Message) -> bool:
+    def is_replaced(self, replica: Replica, message: Message) -> bool:
         """Of a pair: this node went on alone, and its partner leads in a later term. It must not simply follow."""
         raft = replica.raft
         from_leader = isinstance(message, Append | Heartbeat | Install)
-        return from_leader and message.term > raft.term and raft.members.voters == {raft.replica}
+        is_later = from_leader and message.term > raft.term
+        return self._seat is not None and is_later and raft.members.voters == {raft.replica}
 
     def is_heard(self, node: str) -> bool:
         """Whether a node said something lately."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.backends.cluster.configurations import Known
 from holdfast.consensus.members import Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import HardState
 from holdfast.model.ids import GroupId, LogIndex, Term
@@ -36,15 +37,31 @@ class HardStates:
         self.journal = journal
         self._found = {GroupId(group): decode(state) for group, state in found.items()}
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        # Configurations at entries that logs have not reached yet.
+        self._expected: dict[GroupId, Known] = {}
 
     def of(self, group: GroupId) -> HardState | None:
         return self._found.get(group)
 
+    def expect(self, group: GroupId, known: Known) -> None:
+        """Save this configuration behind those of the group's log, until there is a later one in the log.
+
+        It counts for a log that begins behind `known.entry`, as it does after a crash (`snapshots.py`).
+        """
+        self._expected[group] = known
+
     def put(self, group: GroupId, state: HardState, on_saved: Callable[[], None]) -> None:
+        expected = self._expected.get(group)
+        if expected is not None:
+            if state.members[-1].since > expected.entry:
+                del self._expected[group]
+            else:
+                state = state._replace(members=(*state.members, expected.at))
         self._found[group] = state
         self._waiting.append((self.journal.put(group, encode(state)), on_saved))
 
     def forget(self, group: GroupId) -> None:
+        self._expected.pop(group, None)
         if self._found.pop(group, None) is not None:
             self.journal.forget(group)
 
@@ -52,6 +69,13 @@ class HardStates:
         """Wait for the disk; rare, and what follows must not come before it."""
         self.journal.sync_now()
         self.synced()
+
+    def when_saved(self, on_saved: Callable[[], None]) -> None:
+        """Call back when everything that was put until now is on the disk."""
+        if self.journal.synced_number >= self.journal.written_number:
+            on_saved()
+        else:
+            self._waiting.append((self.journal.written_number, on_saved))
 
     def synced(self) -> None:
         while self._waiting and self._waiting[0][0] <= self.journal.synced_number:

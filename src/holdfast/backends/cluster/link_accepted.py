@@ -14,7 +14,7 @@ from holdfast.backends.cluster.link_connection import FrameConnection
 from holdfast.backends.cluster.link_context import LinkContext, log
 from holdfast.backends.cluster.peer_book import with_host
 from holdfast.consensus.messages import Append
-from holdfast.model.errors import BadPeerFrame, HoldfastError, Internal
+from holdfast.model.errors import BadPeerFrame, HoldfastError, Internal, TooLarge
 from holdfast.model.limits import PEER_FRAME_BYTES_MAX, PEER_REQUESTS_MAX
 from holdfast.wire import peer
 from holdfast.wire.peer import Buffer, Hello
@@ -199,9 +199,12 @@ class AcceptedConnection(FrameConnection):
     async def _reply(self, node: str, number: int, method: int, body: memoryview) -> list[Buffer]:
         error: HoldfastError
         try:
-            return peer.reply_frame(
-                number, peer.OK, await self._context.events.on_request(node, method, body), self.version
-            )
+            answer = await self._context.events.on_request(node, method, body)
+            try:
+                return peer.reply_frame(number, peer.OK, answer, self.version)
+            except TooLarge as too_large:
+                # The request is not too large: it is done.
+                error = Internal(f"{self._context.hello().node} has an answer that is too large: {too_large.message}")
         except HoldfastError as refused:
             error = refused
         except Exception:  # noqa: BLE001 - whatever it is, the peer waits for an answer

@@ -46,6 +46,9 @@ class LinkEvents(Protocol):
     def on_nobody_there(self, node: str) -> None:
         """A try to connect was refused: no process listens there."""
 
+    def on_namesake(self, hello: Hello) -> None:
+        """Somebody else goes by the name of this node, and is refused."""
+
     def refusal(self, hello: Hello) -> str | None:
         """Why this peer is not wanted, for both sides' logs; `None` if it is."""
 
@@ -88,6 +91,7 @@ class LinkContext:
         if hello.node == own.node:
             if hello.boot == own.boot:
                 return f"{own.node} has connected to itself"
+            self.events.on_namesake(hello)
             return f"two nodes go by the name {own.node}; give one of them another with --node"
         if hello.cluster and own.cluster and hello.cluster != own.cluster:
             return f"{hello.node}{BELONGS_ELSEWHERE}{hello.cluster}, {own.node} to {own.cluster}"

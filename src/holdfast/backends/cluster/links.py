@@ -16,7 +16,8 @@ is sent from then on arrives, so a leader probes its followers there anew (`Lead
 
 A peer that is silent is not lost, `on_heard` tells how silent. But a connection on which nothing comes for
 `silence_s`, or nothing that was sent is acknowledged, is closed, so that a new one can be tried: after a split of
-the network the kernel would wait long before it tries the old one again.
+the network the kernel would wait long before it tries the old one again. Requests to a leader do not wait that long:
+they fail as soon as another node leads.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ from holdfast.backends.cluster.link_accepted import AcceptedConnection
 from holdfast.backends.cluster.link_context import LinkContext, LinkEvents, LinkTiming
 from holdfast.backends.cluster.link_dialed import Link, split_address
 from holdfast.consensus.messages import Message
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import LeaderChanged, Unavailable
 from holdfast.model.limits import PEER_STRANGERS_MAX, PEERS_MAX
 from holdfast.wire.peer import Buffer, Hello
 
 # So often within `silence_s` is looked for connections on which nothing came.
 _LOOKS_PER_SILENCE: Final = 4
+# How often to check whether the leaders that were asked still lead. A request fails at the third check that finds
+# another leader; by then, an answer that was on its way has arrived.
+_LEADER_LOOK_S: Final = 0.1
+_LEADER_LOOKS: Final = 3
 
 
 class PeerLinks:
@@ -48,6 +53,10 @@ class PeerLinks:
         self._stopping: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._look: asyncio.TimerHandle | None = None
+        # Replies to wait for while the node that was asked leads, and how many checks in a row found another leader.
+        self._of_leaders: dict[asyncio.Future[memoryview], tuple[str, Callable[[], bool]]] = {}
+        self._looks_without_lead: dict[asyncio.Future[memoryview], int] = {}
+        self._leader_look: asyncio.TimerHandle | None = None
         self._looked_at = 0.0
         self._is_stopped = False
 
@@ -117,21 +126,43 @@ class PeerLinks:
         else:
             connection.send(group, message)
 
-    async def request(self, node: str, method: int, body: Buffer, timeout_s: float) -> memoryview:
+    async def request(
+        self, node: str, method: int, body: Buffer, timeout_s: float, leads: Callable[[], bool] | None = None
+    ) -> memoryview:
         """Ask and wait for the reply. Raises what the peer refused with.
 
         Raises `Unavailable` if the link is down, breaks or is full, or nothing comes in time; but for a link that
-        was down or full, the peer may have done what was asked all the same.
+        was down or full, the peer may have done what was asked all the same. With `leads`, which says whether the peer
+        still leads as far as this node knows, raises `LeaderChanged` when it does not any more and is silent.
         """
         link = self._links.get(node)
         connection = None if link is None else link.up
         if connection is None:
             raise Unavailable(f"there is no link to {node}")
+        reply = connection.request(method, body)
+        if leads is not None:
+            self._of_leaders[reply] = node, leads
+            if self._leader_look is None:
+                self._leader_look = asyncio.get_running_loop().call_later(_LEADER_LOOK_S, self._look_at_leaders)
         try:
             async with asyncio.timeout(timeout_s):
-                return await connection.request(method, body)
+                return await reply
         except TimeoutError:
             raise Unavailable(f"{node} did not answer within {timeout_s:g} s") from None
+        finally:
+            self._of_leaders.pop(reply, None)
+
+    def _look_at_leaders(self) -> None:
+        """A leader that hangs does not answer, and its link breaks late: by then, another one may lead for long."""
+        before, self._looks_without_lead = self._looks_without_lead, {}
+        for reply, (node, leads) in self._of_leaders.items():
+            if not leads() and not reply.done():
+                looks = self._looks_without_lead[reply] = before.get(reply, 0) + 1
+                if looks >= _LEADER_LOOKS:
+                    reply.set_exception(LeaderChanged(f"{node} did not answer, and another node leads now"))
+        self._leader_look = None
+        if self._of_leaders:
+            self._leader_look = asyncio.get_running_loop().call_later(_LEADER_LOOK_S, self._look_at_leaders)
 
     def drop(self, node: str, reason: str) -> None:
         """Connect anew, either way, so that both sides say again who they are."""

@@ -75,8 +75,8 @@ class MembershipCalls:
         """A node wants in. That it is let in, step by step, follows from what is decided here."""
         wanted = _decode_join(body)
         self._check_supported()
-        membership, voters = self._state.membership, self._control.replica.raft.members.voters
-        place = membership.place_of(wanted.node, voters)
+        membership, replicas = self._state.membership, self._control.replica.raft.members.everybody
+        place = membership.place_of(wanted.node, replicas)
         if place not in (Place.JOINING, Place.VOTER):
             self._check_newcomer(wanted, was_removed=place is Place.REMOVED)
             # One that waits until another one has come or gone asks again and again: no entry for each.
@@ -141,7 +141,7 @@ class MembershipCalls:
     async def replace(self, old: str, new: str) -> None:
         self._check_supported()
         await self._check(Kind.REPLACE, new, old)
-        if self._state.membership.place_of(new, self._control.replica.raft.members.voters) is Place.VOTER:
+        if self._state.membership.place_of(new, self._control.replica.raft.members.everybody) is Place.VOTER:
             await self._check_can_be_spared(old)
         await self._change(Kind.REPLACE, new, other=old)
 
@@ -152,9 +152,9 @@ class MembershipCalls:
     async def _check(self, kind: Kind, node: str, other: str = "") -> None:
         """Before the others are asked: what the control log would refuse anyway, as far as it is decided by now."""
         await self._catch_up()
-        membership, voters = self._state.membership, self._control.replica.raft.members.voters
+        membership, replicas = self._state.membership, self._control.replica.raft.members.everybody
         change = Change(kind, node, membership.number_of(node), self._now_ms(), other)
-        if (refusal := membership.refusal(change, voters)) is not None:
+        if (refusal := membership.refusal(change, replicas)) is not None:
             raise refusal
 
     async def _change(self, kind: Kind, node: str, *, other: str = "", life: str = "", address: str = "") -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -17,22 +18,25 @@ import uuid_utils
 from holdfast.backends.cluster import commands, formation, levels, telling
 from holdfast.backends.cluster.acquaintances import Acquaintances
 from holdfast.backends.cluster.commands import Command, Decision
+from holdfast.backends.cluster.configurations import Known
 from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
 from holdfast.backends.cluster.pairing import Pairing
-from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.replica import Replica, still_leads
 from holdfast.backends.cluster.requests import Method
 from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.messages import Message
 from holdfast.consensus.partner import PairSettings, Standing
 from holdfast.consensus.replica_names import replica_id
+from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
 from holdfast.model.errors import (
     BadValue,
     BuildTooOld,
     ConfigError,
     DataDirectoryError,
     HoldfastError,
+    NameTaken,
     NotLeader,
     Unavailable,
 )
@@ -47,8 +51,12 @@ log = structlog.get_logger("holdfast.cluster")
 
 _FORMATION: Final = "formation"
 _STANDING: Final = "pair"
+_HEARTBEAT: Final = "heartbeat_ms"
+_KNOWN: Final = "configuration"
 # Of two, the one that is left must know at once that the other is gone, and come together again soon.
 _PAIR_TIMING: Final = LinkTiming(retry_min_s=0.01, refused_retry_s=0.5)
+# A link says that it is alive at least this often, however rare heartbeats are.
+_KEEPALIVE_S_MAX: Final = 1.0
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
 _PAIR_LOOK_S: Final = 0.25
@@ -65,10 +73,13 @@ class Neighbours:
         peers: Mapping[str, str],
         pair: PairSettings | None = None,
         join: str | None = None,
+        elections: ElectionSettings = DEFAULT_ELECTIONS,
     ) -> None:
         self.node = directory.identity.node
         self.addresses: dict[str, str] = {}
         self.up_since_s: dict[str, float] = {}
+        # How often each was linked since this node started.
+        self.links_made: Counter[str] = Counter()
         self._directory = directory
         self._listen = listen
         self.known = Acquaintances(directory, peers=peers, join=join, is_pair=pair is not None)
@@ -77,6 +88,7 @@ class Neighbours:
         if pair is not None and len(self._peers) != 1:
             raise ConfigError("a pair has two nodes: name this one and its partner in peers, and nobody else")
         self._pair = pair
+        self.elections = elections
         self.pairing: Pairing | None = None
         self.level = ClusterLevel()
         # The cluster has gone on without this build: told when that is heard of while it serves.
@@ -85,11 +97,17 @@ class Neighbours:
         # Of a pair: told that the partner has taken over; returns whether this node begins anew.
         self.on_replaced: Callable[[], bool] = lambda: False
         self._partner_hello: Hello | None = None
+        # Of a new one of a pair: whether its partner has its name, and had it first.
+        self._is_name_taken = False
         self._gives_way = False
         self._boot = str(uuid_utils.uuid7())
         self._formation: Formation | None = None
         self._links: PeerLinks | None = None
         self._tells = telling.is_on()
+        # Who belongs to the cluster, as far as it was known when this node was opened.
+        self._known_at_start: Known | None = None
+        # By node, why it is not talked to: the two go by different members.
+        self._disagreements: dict[str, str] = {}
         self._serving: Serving | None = None
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -141,16 +159,20 @@ class Neighbours:
         if self.has_peers and (is_alone or (found is None and has_topics)):
             raise DataDirectoryError(
                 f"{self._directory.path} has topics, but its cluster.json is missing or that of a broker that stands "
-                "alone; a node of a cluster begins with an empty directory: name another with --data. To let others "
-                "join this one, start it without peers and join, and them with --join"
+                "alone. If it is missing, copy it from another node of the cluster. A new node of a cluster "
+                "begins with an empty directory: name another with --data. To let others join this one, start it "
+                "without peers and join, and them with --join"
             )
 
-    async def start(self) -> None:
-        """Listen for the others and look for them."""
+    async def start(self, known: Known | None = None) -> None:
+        """Listen for the others and look for them. `known` is who belongs to the cluster, as this node was opened."""
+        self._known_at_start = known
         if self._listen is None:
             return
         self._formation = formation.load(self._directory.path)
-        self._links = PeerLinks(self._hello, self, _PAIR_TIMING if self._pair is not None else None)
+        timing = LinkTiming() if self._pair is None else _PAIR_TIMING
+        keepalive_s = min(self.elections.heartbeat_ms / 1000, _KEEPALIVE_S_MAX)
+        self._links = PeerLinks(self.own_hello, self, timing._replace(keepalive_s=keepalive_s))
         try:
             host, port = await self._links.start(*self._listen)
         except OSError as error:
@@ -187,6 +209,10 @@ class Neighbours:
         while found is None:
             if self._too_old is not None:
                 raise self._too_old
+            if self._is_name_taken:
+                (other,) = self._peers
+                self._directory.rename(other)
+                raise NameTaken(f"the partner is called {self.node}, so this one is called {other}; give it that name")
             found = self._formed()
             if found is not None:
                 break
@@ -246,12 +272,15 @@ class Neighbours:
         founds = self._pair.founds and (is_partner_there or is_absent)
         return formation.founded_by({self.node: self._directory.life}) if founds else None
 
-    def _hello(self) -> Hello:
+    def own_hello(self) -> Hello:
         facts = {levels.UNDERSTOOD: str(levels.LEVEL), levels.CLUSTER: str(self.level.number)}
+        facts[_HEARTBEAT] = str(self.elections.heartbeat_ms)
         if self._formation is not None:
             facts[_FORMATION] = self._formation.encode().decode()
         if self.pairing is not None:
             facts[_STANDING] = self.pairing.standing.encode()
+        if (known := self._configuration) is not None:
+            facts[_KNOWN] = known.encode()
         facts |= self.known.facts()
         return Hello(
             cluster=self.cluster,
@@ -262,6 +291,19 @@ class Neighbours:
             addresses=self.addresses,
             facts=facts,
         )
+
+    @property
+    def _configuration(self) -> Known | None:
+        """Each of a pair may go on alone, so the two need not agree."""
+        if self._pair is not None:
+            return None
+        return self._known_at_start if self._serving is None else self._serving.known
+
+    @property
+    def disagreement(self) -> str | None:
+        """What this node and another one know, if this one disagrees with most nodes about the members."""
+        agreeing = sum(map(self.is_up, self._peers))
+        return next(iter(self._disagreements.values())) if len(self._disagreements) > agreeing else None
 
     # --- reaching them ----------------------------------------------------------------------------
 
@@ -303,10 +345,12 @@ class Neighbours:
         if self._links is not None:
             self._links.send(node, group, message)
 
-    async def request(self, node: str, method: int, body: bytes, timeout_s: float) -> memoryview:
+    async def request(
+        self, node: str, method: int, body: bytes, timeout_s: float, leads: Callable[[], bool] | None = None
+    ) -> memoryview:
         if self._links is None:
             raise Unavailable(f"there is no node {node}")
-        return await self._links.request(node, method, body, timeout_s)
+        return await self._links.request(node, method, body, timeout_s, leads)
 
     async def propose(self, control: Replica, wanted: list[Command]) -> Decision:
         """Have commands decided by the leader of the control group, which is another node."""
@@ -317,7 +361,8 @@ class Neighbours:
             raise NotLeader(f"{leader} leads the control group and cannot be reached")
         if self._tells:
             telling.tell("change_forwarded", wanted, leader=leader)
-        body = await self.request(leader, Method.PROPOSE, commands.encode(wanted), _DECIDE_S)
+        leads = still_leads(leader, control)
+        body = await self.request(leader, Method.PROPOSE, commands.encode(wanted), _DECIDE_S, leads)
         return commands.decode_decision(body)
 
     # --- hearing of them --------------------------------------------------------------------------
@@ -336,7 +381,9 @@ class Neighbours:
 
     def on_up(self, hello: Hello) -> None:
         self.up_since_s[hello.node] = self._loop.time()
+        self.links_made[hello.node] += 1
         self._changed.set()
+        self._disagreements.pop(hello.node, None)
         log.info("node_up", node=hello.node)
         self.known.reached(hello.node)
         if self.pairing is not None:
@@ -371,21 +418,91 @@ class Neighbours:
         if self._serving is not None:
             self._serving.groups.on_heard(node)
 
+    def on_namesake(self, hello: Hello) -> None:
+        """A member with a new disk may be started under its partner's name; it takes the other name."""
+        is_new_backup = self._pair is not None and not self._pair.founds and self._formation is None
+        if is_new_backup and _FORMATION in hello.facts:
+            self._is_name_taken = True
+            self._changed.set()
+
     def refusal(self, hello: Hello) -> str | None:
         if (reason := self.known.refusal(hello, self.cluster)) is not None:
             return reason
+        theirs: Formation | None = None
         if _FORMATION in hello.facts:
             try:
-                formation.decode(hello.facts[_FORMATION].encode())
+                theirs = formation.decode(hello.facts[_FORMATION].encode())
             except msgspec.MsgspecError as error:
                 return f"{hello.node} does not say clearly which cluster it belongs to: {error}"
         if self._gives_way:
             return f"{self.node} was replaced, and begins anew"
-        if (reason := self._level_refusal(hello)) is not None:
+        heartbeat_refusal = self.elections.refusal(self.node, hello.node, hello.facts.get(_HEARTBEAT))
+        if (reason := self._level_refusal(hello) or heartbeat_refusal) is not None:
             return reason
         if self.pairing is not None and _STANDING in hello.facts:
             return self._standing_refusal(hello, self.pairing.standing)
+        if theirs is not None and (reason := self._apart_refusal(hello.node, theirs)) is not None:
+            return reason
+        return self._configuration_refusal(hello)
+
+    def _apart_refusal(self, node: str, theirs: Formation) -> str | None:
+        """A node that went on alone is followed, unless this one did so too without knowing."""
+        own = self._formation
+        if own is None or own.cluster != theirs.cluster or theirs.is_continued_by(own):
+            return None
+        if not own.is_continued_by(theirs):
+            return (
+                f"{self.node} and {node} each belong to a part of this cluster that went on alone, and both may have "
+                "acknowledged messages that the other does not have: keep one part; on the nodes of the other, stop "
+                "the broker, move its data directory away and start it again"
+            )
+        return self._note_formation(msgspec.structs.replace(own, went_alone=theirs.went_alone))
+
+    def _note_formation(self, noted: Formation) -> str | None:
+        """Save it; returns why that is not possible now."""
+        try:
+            formation.save(self._directory.path, noted)
+        except DataDirectoryError as error:
+            return error.message
+        self._formation = noted
         return None
+
+    def _configuration_refusal(self, hello: Hello) -> str | None:
+        """Refuse a node that disagrees about the members: one of the two could acknowledge with too few disks."""
+        own = self._configuration
+        if own is None or _KNOWN not in hello.facts or hello.cluster != self.cluster:
+            return None
+        try:
+            other = Known.decode(hello.facts[_KNOWN])
+        except ValueError:
+            return f"{hello.node} does not say clearly who belongs to the cluster"
+        if not own.contradicts(other):
+            return None
+        # The same words on both sides.
+        said = sorted([(self.node, own), (hello.node, other)])
+        at = min(own.entry, other.entry)
+        reason = (
+            f"{' and '.join(node for node, _ in said)} disagree on who belonged to the cluster at entry {at} of its "
+            f"control log: {'; '.join(f'{known} ({node})' for node, known in said)}. Start the one that disagrees with "
+            "the other nodes with an empty data directory"
+        )
+        self._disagreements[hello.node] = reason
+        return reason
+
+    @property
+    def marks_of_others(self) -> frozenset[str]:
+        """The times that another node went on alone, as far as this one has heard."""
+        marks = () if self._formation is None else self._formation.went_alone
+        return frozenset(mark for mark in marks if not mark.startswith(f"{self.node}."))
+
+    def go_on_alone(self) -> None:
+        """Mark that this node goes on without a majority, and have all others hear of it first. Raises."""
+        assert self._formation is not None
+        mark = f"{self.node}.{uuid_utils.uuid7().hex}"
+        if (problem := self._note_formation(self._formation.after_going_alone(mark))) is not None:
+            raise Unavailable(problem)
+        for node in self._peers:
+            self.drop_link(node, "it has to hear that this node goes on alone")
 
     def _level_refusal(self, hello: Hello) -> str | None:
         """Of two builds of which one does not understand what the other's cluster writes."""

@@ -24,11 +24,12 @@ from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topic_files import TopicFiles, report_damage
 from holdfast.backends.cluster.topics import group_of
 from holdfast.consensus.members import members_in_log
-from holdfast.consensus.replica_names import node_of
+from holdfast.consensus.replica_names import life_of, node_of
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES
 from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError
 from holdfast.model.ids import LogIndex, Offset, TimestampMs, TopicName
 from holdfast.model.limits import MIB
+from holdfast.model.names import path_part
 from holdfast.model.topics import Topic
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.entries import DamagedEntries
@@ -127,6 +128,7 @@ class Opening:
         undo.callback(store.close_now)
         if recovery.holes:
             self._lose("the control log is damaged")
+        self._go_on_as_the_only_voter(hard_states)
         self._join(control_log, loaded, is_damaged=bool(recovery.holes))
         logs: dict[TopicName, list[PartitionLog]] = {}
         leaving = _deletions(control_log, loaded.applied)
@@ -139,16 +141,33 @@ class Opening:
             for partition_log in logs[topic.name]:
                 undo.callback(partition_log.close)
         if self._has_peers:
-            self._look_at_younger_topics(set(loaded.topics))
+            self._look_at_younger_topics({topic.token for topic in loaded.topics.values()})
         return Opened(store, loaded, hard_states, control_log, logs, leaving)
 
     def _look_for_others(self, hard_states: HardStates, control_log: PartitionLog | None) -> None:
-        """A cluster that shrank to this node has nobody else, whatever its settings say: a new life had no majority."""
+        """A cluster that shrank to this node has nobody else, whatever its settings say: a new life had no majority.
+
+        A log that is missing or damaged says nothing against a configuration that was saved.
+        """
         saved = hard_states.of(CONTROL)
         if saved is None or self._is_pair:
             return
-        found = saved.members if control_log is None else members_in_log(saved.members, shape_of(control_log))
+        found = saved.members
+        if control_log is not None and not control_log.holes():
+            found = members_in_log(found, shape_of(control_log))
         self._has_peers = any(node_of(voter) != self._directory.identity.node for voter in found[-1].members.voters)
+
+    def _go_on_as_the_only_voter(self, hard_states: HardStates) -> None:
+        """Without its `holdfast.json` a node has another life; a broker that stands alone would never vote again."""
+        saved = hard_states.of(CONTROL)
+        if saved is None or self._has_peers or self._is_pair or len(saved.members[-1].members.voters) != 1:
+            return
+        (voter,) = saved.members[-1].members.voters
+        if life_of(voter) != self._directory.life:
+            log.warning(
+                "goes_on_as_before", life=life_of(voter), hint="holdfast.json was lost; votes.log says who this is"
+            )
+            self._directory.resume(life_of(voter))
 
     def _open_votes(self, *, must_exist: bool) -> HardStates:
         path = self._directory.votes_file
@@ -206,18 +225,19 @@ class Opening:
 
     def _open_logs(self, topic: Topic, hard_states: HardStates) -> list[PartitionLog]:
         for number in range(topic.config.partitions):
-            path = self._directory.topics / topic.name / str(number)
+            path = self._directory.topic(topic.name) / str(number)
             if hard_states.of(group_of(topic, number)) is not None and not _has_segments(path):
                 self._lose(f"the log of {topic.name}/{number} is missing")
         return self._sound_logs(topic)
 
-    def _look_at_younger_topics(self, known: set[TopicName]) -> None:
+    def _look_at_younger_topics(self, known_tokens: set[str]) -> None:
         """The state may not have heard of a topic yet whose log has messages: damage there is damage, too.
 
         They are opened again when the control log comes to their creation; by then it is too late for a new life.
+        Such a topic may have the name of one that the state still knows and the control log deletes.
         """
         for topic in self._files.described():
-            if topic.name not in known:
+            if topic.token not in known_tokens:
                 for partition_log in self._sound_logs(topic):
                     partition_log.close()
 
@@ -235,7 +255,7 @@ class Opening:
 
     def _set_aside(self, name: TopicName, number: int, damaged: PartitionLog) -> PartitionLog:
         damaged.close()
-        set_aside = self._directory.damaged / f"{name}-{number}-{self._now_ms()}"
+        set_aside = self._directory.damaged / f"{path_part(name)}-{number}-{self._now_ms()}"
         set_aside.parent.mkdir(exist_ok=True)
         damaged.directory.rename(set_aside)
         return self._files.open_one(name, number)

@@ -171,7 +171,7 @@ class Pairing:
         if life is None:
             return False
         known = [life_of(each) for each in members if node_of(each) == self.partner]
-        return any(int(each, 16) < int(life, 16) for each in known)
+        return any(each != life for each in known)
 
     def _take_over_and_be_alone(self) -> None:
         replicas = list(self._groups.replicas.values())

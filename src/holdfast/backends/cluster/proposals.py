@@ -14,6 +14,7 @@ from holdfast.backends.cluster.commands import COMMANDS_MAX, Command, DrawCursor
 from holdfast.broker.results import refuse
 from holdfast.model.draws import Drawn
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, Unavailable
+from holdfast.model.limits import PROPOSALS_MAX
 from holdfast.wire.peer_errors import decode_error
 
 # So long is tried to have something decided before its proposer is told that it could not be.
@@ -52,6 +53,8 @@ class Proposals:
     def _proposed(self, command: Command) -> asyncio.Future[Any]:
         decided: asyncio.Future[Any] = self._loop.create_future()
         refusal = self._refusal(command)
+        if refusal is None and len(self._queue) >= PROPOSALS_MAX:
+            refusal = Unavailable("too many changes wait to be decided; try again in a moment")
         if refusal is not None:
             refuse(decided, refusal)
             return decided
@@ -60,11 +63,13 @@ class Proposals:
             self._sender = self._loop.create_task(self._send_on())
         return decided
 
-    async def stop(self, error: HoldfastError) -> None:
+    async def stop(self) -> None:
+        """What was sent, or sent again, may be decided after this."""
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
-        _refuse_all([decided for _, decided in self._queue], error)
+        stopped = LeaderChanged("the broker stopped before this was known to be decided")
+        _refuse_all([decided for _, decided in self._queue], stopped)
         self._queue.clear()
 
     async def _send_on(self) -> None:
@@ -102,9 +107,11 @@ class Proposals:
             except TimeoutError:
                 may_be_decided = True
             except NotLeader:
-                pass  # nothing was written
+                pass  # nothing was written by this try
             except (Unavailable, LeaderChanged) as error:
                 if type(error).code not in _PASSING:
+                    if may_be_decided and isinstance(error, Unavailable):
+                        raise LeaderChanged(f"this may be decided or not: {error.message}") from error
                     raise
                 may_be_decided = True
             if self._loop.time() + _PAUSE_S >= deadline:

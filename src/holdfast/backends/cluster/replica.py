@@ -22,7 +22,7 @@ from holdfast.consensus.messages import HardState, Message, Ready
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
 from holdfast.model.entries import KIND_BATCH, KIND_MEMBERS, KIND_REIGN, Entry
-from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, LeaderChanged, NotLeader, Unavailable
+from holdfast.model.errors import DamagedData, HoldfastError, LeaderChanged, NotLeader, Unavailable, WorldError
 from holdfast.model.ids import GroupId, LogIndex, Offset, Term
 from holdfast.storage.entries import Placed, note
 from holdfast.storage.log import PartitionLog
@@ -83,6 +83,7 @@ class Replica:
         self.shown_index = raft.shape.base_index
         # Whether it was seen once since the start that nothing is missing here.
         self.is_current = False
+        # Whether nothing could be written: there was no room, or no file could be opened.
         self.disk_full = False
         # When it was last known to show everything, or nearly; asked for by whoever takes old answers.
         self.fresh_at_s = 0.0
@@ -115,6 +116,11 @@ class Replica:
         return len(voters) == 1 and not learners and self.raft.replica in voters
 
     @property
+    def votes_alone(self) -> bool:
+        """Whether this node decides without others; some may be listening."""
+        return self.raft.members.voters == {self.raft.replica}
+
+    @property
     def leads(self) -> bool:
         leading = self.raft.leading
         return leading is not None and leading.takes_proposals
@@ -125,8 +131,8 @@ class Replica:
         leading = self.raft.leading
         if leading is None or not leading.is_settled:
             return None
-        # Who is alone writes nothing to begin a reign with.
-        first = leading.first_index - 1 if self.is_alone else leading.first_index
+        # The only voter writes nothing to begin a reign with.
+        first = leading.first_index - 1 if self.votes_alone else leading.first_index
         return self.raft.term if self.shown_index >= first else None
 
     @property
@@ -160,7 +166,7 @@ class Replica:
         placed = self.log.placed(batches, self.raft.term)
         try:
             self.log.append_placed(placed)
-        except Unavailable:
+        except WorldError:
             if written := self.log.last_index - before:
                 self._wrote(before, placed[:written])
             raise
@@ -254,10 +260,10 @@ class Replica:
             lost = f"the leader of {self.name} changed before this was known to be stored"
             self.audience.refuse_appends(LeaderChanged(lost))
         self._leading = leading
-        if leading is not None and self.raft.members.voters != {self.raft.replica}:
+        if leading is not None and not self.votes_alone:
             try:
                 self._write_note(KIND_REIGN, b"")
-            except DiskFull:
+            except Unavailable:
                 # Somebody who can write shall lead.
                 self._leading = None
                 self.disk_full = True
@@ -277,7 +283,7 @@ class Replica:
         try:
             self.log.append_placed(placed)
             self.disk_full = False
-        except DiskFull:
+        except Unavailable:
             # A beginning of it may be written all the same.
             self.disk_full = True
         self.raft.may_campaign = not self.disk_full
@@ -447,4 +453,9 @@ class Replica:
             refuse(confirmed, error)
         self._reads.clear()
         self.audience.close(error)
-        self.log.close()
+        self.log.close(error)
+
+
+def still_leads(node: str, replica: Replica) -> Callable[[], bool]:
+    """Tells whether this node knows of no other leader."""
+    return lambda: replica.leader_node in (None, node)

@@ -19,7 +19,11 @@ class Method(IntEnum):
     ENTRIES = 7
     JOIN = 8
     MAY_LEAVE = 9
+    MEMBERS = 10
     CALLBACKS = 20
+    CLOCK = 21
+    EXPIRE = 22
+    IDS = 23
 
 
 class PublishRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -55,9 +59,15 @@ class SnapshotRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SnapshotReply(msgspec.Struct, array_like=True, frozen=True):
+    """`known` is the configuration that holds at the last entry that is in the state (`Known`), if that is certain.
+
+    Older builds do not say it.
+    """
+
     name: str
     size: int
     piece: bytes
+    known: str = ""
 
 
 class TransferRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -112,6 +122,42 @@ class MayLeaveReply(msgspec.Struct, array_like=True, frozen=True):
 
     led: int
     lacking: list[str]
+
+
+class ClockReply(msgspec.Struct, array_like=True, frozen=True):
+    """What time it is at the receiver."""
+
+    now_ms: int
+
+
+class Expired(msgspec.Struct, array_like=True, frozen=True):
+    """The leader of a group in this term has deleted what is below this offset, at this time."""
+
+    group: int
+    term: int
+    begin: int
+    now_ms: int
+
+
+class ExpireRequest(msgspec.Struct, array_like=True, frozen=True):
+    """Delete what the leaders of these groups have deleted; the answer is empty."""
+
+    expired: list[Expired]
+
+
+class MembersReply(msgspec.Struct, array_like=True, frozen=True):
+    """The configuration of the control group as the receiver has it: from which entry on, and that entry's term."""
+
+    since: int
+    term: int
+    members: str
+
+
+class IdsRequest(msgspec.Struct, array_like=True, frozen=True):
+    """The ids of messages of a group from this offset on that were deleted; the answer is as in `storage.ids_file`."""
+
+    group: int
+    start: int
 
 
 encode = msgspec.msgpack.Encoder().encode

@@ -11,12 +11,16 @@ import msgspec
 import structlog
 
 from holdfast.backends.cluster import commands, requests, snapshots
+from holdfast.backends.cluster.configurations import Known, known_at, known_by
 from holdfast.backends.cluster.control import CONTROL, Control
 from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.expired_ids import ExpiredIds
 from holdfast.backends.cluster.forwarding import Lanes, Peers
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import Method
+from holdfast.backends.cluster.retention import Retention
+from holdfast.backends.cluster.shrinking import tell_members
 from holdfast.backends.cluster.snapshots import SnapshotGiver
 from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topics import Topics
@@ -26,12 +30,14 @@ from holdfast.model.errors import (
     BadPeerFrame,
     BuildTooOld,
     DataDirectoryError,
+    DiskFull,
     HoldfastError,
     NotLeader,
     StorageFailed,
     Unavailable,
+    WorldError,
 )
-from holdfast.model.ids import GroupId, LogIndex, PartitionId, TopicName
+from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import MIB
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.durable import sync_directory
@@ -47,6 +53,8 @@ _ENTRIES_BYTES: Final = MIB
 _decode_publish = msgspec.msgpack.Decoder(requests.PublishRequest).decode
 _decode_confirm = msgspec.msgpack.Decoder(requests.ConfirmRequest).decode
 _decode_entries = msgspec.msgpack.Decoder(requests.EntriesRequest).decode
+_decode_expire = msgspec.msgpack.Decoder(requests.ExpireRequest).decode
+_decode_ids_request = msgspec.msgpack.Decoder(requests.IdsRequest).decode
 _decode_transfer = msgspec.msgpack.Decoder(requests.TransferRequest).decode
 
 
@@ -62,7 +70,10 @@ class Serving:
         state: ControlState,
         lanes: Lanes,
         peers: Peers,
+        retention: Retention,
+        ids: ExpiredIds,
         *,
+        now_ms: Callable[[], TimestampMs],
         on_failure: Callable[[HoldfastError], None],
         status: Callable[[], bytes],
     ) -> None:
@@ -73,10 +84,17 @@ class Serving:
         self._state = state
         self._lanes = lanes
         self._peers = peers
+        self._retention = retention
+        self._ids = ids
+        self._now_ms = now_ms
         self._on_failure = on_failure
         self._status = status
-        self._snapshots = SnapshotGiver(directory.state_file, lambda: control.replica.raft.shape.base_index)
+        self._snapshots = SnapshotGiver(
+            directory.state_file, lambda: control.replica.raft.shape.base_index, self._known_at
+        )
         self._installing: asyncio.Task[None] | None = None
+        # Partitions whose log is about to begin anew.
+        self._fetching_ids: dict[GroupId, asyncio.Task[None]] = {}
         # Of the state that is, or was last, fetched from another node: bytes that came, and bytes there are.
         self.fetched_bytes, self.fetch_size_bytes = 0, 0
         self._handlers: dict[int, Callable[[memoryview], Awaitable[bytes]]] = {
@@ -88,6 +106,10 @@ class Serving:
             Method.TRANSFER: self._transfer,
             Method.ENTRIES: self._give_entries,
             Method.CALLBACKS: self._tell_callbacks,
+            Method.CLOCK: self._tell_clock,
+            Method.EXPIRE: self._expire,
+            Method.MEMBERS: self._tell_members,
+            Method.IDS: self._give_ids,
         }
 
     def add_handlers(self, handlers: dict[int, Callable[[memoryview], Awaitable[bytes]]]) -> None:
@@ -97,12 +119,24 @@ class Serving:
     async def stop(self) -> None:
         """A state that is being taken over stays as it is; the next start goes on with it."""
         self._snapshots.close()
-        if self._installing is not None:
-            self._installing.cancel()
-            await asyncio.gather(self._installing, return_exceptions=True)
+        under_way = [*self._fetching_ids.values(), *([] if self._installing is None else [self._installing])]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _known_at(self, entry: LogIndex) -> Known | None:
+        raft = self._control.replica.raft
+        if entry > raft.shape.last_index:
+            raise Unavailable("this node is getting the control log itself; try again in a moment")
+        return known_at(raft, entry)
+
+    @property
+    def known(self) -> Known | None:
+        """Who belongs to the cluster, as far as that is committed here."""
+        return known_by(self._control.replica.raft)
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
-        if any(group == CONTROL and isinstance(message, Install) for group, message in messages):
+        if any(isinstance(message, Install) for _, message in messages):
             messages = [item for item in messages if not self._is_installation(hello, *item)]
         self.groups.on_messages(hello.replica, messages)
 
@@ -150,6 +184,20 @@ class Serving:
     async def _tell_callbacks(self, body: memoryview) -> bytes:
         return msgspec.json.encode(self._state.callbacks.tell())
 
+    async def _tell_clock(self, body: memoryview) -> bytes:
+        return requests.encode(requests.ClockReply(self._now_ms()))
+
+    async def _expire(self, body: memoryview) -> bytes:
+        await self._retention.take_over(_decode_expire(body).expired)
+        return b""
+
+    async def _tell_members(self, body: memoryview) -> bytes:
+        return tell_members(self._control)
+
+    async def _give_ids(self, body: memoryview) -> bytes:
+        wanted = _decode_ids_request(body)
+        return await self._ids.page(self._replica(wanted.group), Offset(wanted.start))
+
     async def _transfer(self, body: memoryview) -> bytes:
         wanted = _decode_transfer(body)
         self.transfer(self._replica(wanted.group), wanted.node)
@@ -196,7 +244,7 @@ class Serving:
             elif leader is not None:
                 request = requests.encode(requests.TransferRequest(replica.group, node))
                 await self._peers.request(leader, Method.TRANSFER, request, _TRANSFER_S)
-        except Unavailable as error:
+        except WorldError as error:
             log.info("transfer_not_begun", group=replica.name, leader=leader, to=node, problem=error.message)
 
     def _replica(self, group: int) -> Replica:
@@ -209,14 +257,37 @@ class Serving:
 
     def _is_installation(self, hello: Hello, group: int, message: Message) -> bool:
         """The state comes before the log: it is fetched first, and the message is heard when it is there."""
-        if group != CONTROL or not isinstance(message, Install):
+        replica = self.groups.replicas.get(GroupId(group))
+        # One of a pair that has to give way keeps what it has until that is given.
+        if not isinstance(message, Install) or (replica is not None and self.groups.is_replaced(replica, message)):
             return False
+        if group != CONTROL:
+            return self._is_beginning(hello, GroupId(group), message)
         if message.last_index <= self._control.applied:
             return False
         if self._installing is None or self._installing.done():
             self._installing = asyncio.get_running_loop().create_task(self._install(hello, message))
             self._installing.add_done_callback(self._notice_failure)
         return True
+
+    def _is_beginning(self, hello: Hello, group: GroupId, message: Install) -> bool:
+        """The same for a partition: the ids of what the leader has deleted come before its log."""
+        replica = self.groups.replicas.get(group)
+        if replica is None or message.last_index <= replica.raft.commit:
+            return False
+        if group not in self._fetching_ids:
+            fetching = asyncio.get_running_loop().create_task(self._fetch_ids(hello, replica, message))
+            self._fetching_ids[group] = fetching
+            fetching.add_done_callback(lambda _: self._fetching_ids.pop(group, None))
+        return True
+
+    async def _fetch_ids(self, hello: Hello, replica: Replica, message: Install) -> None:
+        try:
+            await self._ids.fetch(self._peers, hello.node, replica)
+        except (HoldfastError, OSError) as error:  # the leader asks again, or another one does
+            log.warning("fetching_ids_failed", node=hello.node, group=replica.name, problem=str(error))
+            return
+        self.groups.on_messages(hello.replica, [(replica.group, message)])
 
     def _on_fetched(self, done: int, size: int) -> None:
         self.fetched_bytes, self.fetch_size_bytes = done, size
@@ -230,7 +301,7 @@ class Serving:
     async def _install(self, hello: Hello, message: Install) -> None:
         log.info("fetching_state", node=hello.node, up_to=message.last_index)
         try:
-            incoming = await snapshots.fetch(self._peers, hello.node, self._directory.path, self._on_fetched)
+            incoming, known = await snapshots.fetch(self._peers, hello.node, self._directory.path, self._on_fetched)
         except DataDirectoryError:
             raise  # it would be no other the next time
         except (HoldfastError, OSError) as error:
@@ -240,6 +311,12 @@ class Serving:
             # Another leader's log, which begins earlier, has brought it here meanwhile, and perhaps more.
             snapshots.remove_incoming(self._directory.path)
             self.groups.on_messages(hello.replica, [(CONTROL, message)])
+            return
+        try:
+            # Where it is not said, what holds at the beginning of the leader's log is the best there is.
+            self.groups.expect_members(self._control.replica, known or Known(message.last_index, message.members[-1]))
+        except DiskFull as error:
+            log.warning("fetching_state_failed", node=hello.node, problem=str(error))
             return
         loaded: Loaded | None = None
 

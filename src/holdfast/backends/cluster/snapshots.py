@@ -1,14 +1,17 @@
 """The control state as a whole, for a node whose control log ends before another's begins.
 
 The leader makes a copy of its `state.sqlite` and gives it away in pieces; the receiver writes them to
-`state.sqlite.incoming`, and once all are there and the file is sound, puts it in the place of its own. Then it deletes
+`state.sqlite.incoming`. Once all are there and the file is sound, the configuration that holds at the state's last
+entry, which came with it, is saved in `votes.log`, and the file takes the place of its own. Then it deletes
 and makes the directories of topics that are gone or new, and at last the control log begins behind the state. Crash
 cases:
 
-- *before the exchange*: an incoming file is deleted at start, and asked for again.
+- *before the exchange*: an incoming file is deleted at start, and asked for again. A configuration whose entry is not
+  in the log does not count.
 - *behind it*: a topic of the state has no directory, or that of another topic which had its name. Nothing was promised
   in it, for the votes know nothing of its groups, so it is made at start (`opening.py`). A directory whose topic is
-  gone stays until a topic of that name is made. The control log is begun anew behind the state, as told in `state.py`.
+  gone stays until a topic of that name is made. The control log is begun anew behind the state, as told in `state.py`,
+  with the configuration that was saved. The same holds until the log has caught up with the state.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Final, NamedTuple
 import msgspec
 import uuid_utils
 
+from holdfast.backends.cluster.configurations import Known
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.requests import Method, SnapshotReply, SnapshotRequest, encode
 from holdfast.backends.cluster.state_versions import check_understood
@@ -48,7 +52,15 @@ class _Copy(NamedTuple):
     path: Path
     # The last entry of the control log that is in it.
     applied: LogIndex
+    # The configuration there, if it is certain.
+    known: Known | None
     read_at_s: float
+
+
+class Fetched(NamedTuple):
+    path: Path
+    # The configuration at the last entry that is in it, if the other node knows it for certain.
+    known: Known | None
 
 
 class SnapshotGiver:
@@ -58,9 +70,12 @@ class SnapshotGiver:
     so nodes that need a state at the same time share one, and none of them takes it away from another.
     """
 
-    def __init__(self, state_file: Path, log_base: Callable[[], LogIndex]) -> None:
+    def __init__(
+        self, state_file: Path, log_base: Callable[[], LogIndex], known_at: Callable[[LogIndex], Known | None]
+    ) -> None:
         self._state_file = state_file
         self._log_base = log_base
+        self._known_at = known_at
         self._copies: dict[str, _Copy] = {}
         self._copying = asyncio.Lock()
         self._sweeping: asyncio.TimerHandle | None = None
@@ -79,7 +94,7 @@ class SnapshotGiver:
         if self._sweeping is None:
             self._sweeping = loop.call_later(_UNREAD_S, self._sweep)
         size, piece = await asyncio.to_thread(_piece, copy.path, wanted.position)
-        return encode(SnapshotReply(name, size, piece))
+        return encode(SnapshotReply(name, size, piece, copy.known.encode() if copy.known else ""))
 
     async def _begun(self) -> str:
         async with self._copying:
@@ -97,7 +112,12 @@ class SnapshotGiver:
                 # Whoever asked is gone, and the thread is not: what it makes is nobody's.
                 copying.add_done_callback(partial(_drop, path))
                 raise
-            self._copies[name] = _Copy(path, applied, asyncio.get_running_loop().time())
+            try:
+                known = self._known_at(applied)
+            except Unavailable:
+                path.unlink(missing_ok=True)
+                raise
+            self._copies[name] = _Copy(path, applied, known, asyncio.get_running_loop().time())
             return name
 
     def _copy(self, path: Path) -> LogIndex:
@@ -137,10 +157,10 @@ def _piece(path: Path, position: int) -> tuple[int, bytes]:
         return path.stat().st_size, file.read(_PIECE_BYTES)
 
 
-async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[[int, int], None]) -> Path:
+async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[[int, int], None]) -> Fetched:
     """Get a node's state into a file beside one's own. Raises `Unavailable`, and `BuildTooOld` for a newer build's."""
     incoming = directory / _INCOMING
-    name, position, size = "", 0, 1
+    name, position, size, known = "", 0, 1, ""
     with incoming.open("wb") as file:
         while position < size:
             request = encode(SnapshotRequest(name, position))
@@ -149,7 +169,7 @@ async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[
             except (HoldfastError, msgspec.MsgspecError) as error:
                 # Whatever is the matter there, it is no reason for this node to leave.
                 raise Unavailable(f"{node} did not give its state: {error}") from error
-            name, size = reply.name, reply.size
+            name, size, known = reply.name, reply.size, reply.known
             if not reply.piece:
                 raise Unavailable(f"{node} gave nothing of its state")
             await asyncio.to_thread(file.write, reply.piece)
@@ -157,7 +177,10 @@ async def fetch(peers: Peers, node: str, directory: Path, on_progress: Callable[
             on_progress(position, size)
         file.flush()
     await asyncio.to_thread(_check, incoming)
-    return incoming
+    try:
+        return Fetched(incoming, Known.decode(known) if known else None)
+    except ValueError as error:
+        raise Unavailable(f"{node} does not say clearly who belongs to the cluster: {error}") from error
 
 
 def _check(path: Path) -> None:

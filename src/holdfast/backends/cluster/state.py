@@ -1,19 +1,21 @@
 """What the control log has decided so far, in SQLite: `state.sqlite` in the data directory.
 
-Tables: `topics`, `cursors`, `draws` (what readers of a cursor drew last), `nodes`, `preferred` (leaders that somebody
-asked for), `members` (nodes that came, went or are to lead no more, see `consensus.membership`), `callbacks`
-(subscriptions that the cluster connects to), `level` (of the cluster, see `levels.py`) and `applied(log_index, term)`
-with one row: the last entry of the control log whose changes are in the others. `state_schema.py` describes them. A
-node's snapshot is this file. It is in WAL mode with `synchronous=FULL`; reads are served from memory, writes go through
-one thread, which commits everything that waits in one transaction, together with the new `applied`. Of rows that are
-written over and over in there, such as a busy reader's, only the last is.
+Tables: `topics`, `cursors`, `draws` (what readers of a cursor drew and who took it last), `nodes`, `preferred`
+(leaders that somebody asked for), `members` (nodes that came, went or are to lead no more, see
+`consensus.membership`), `callbacks` (subscriptions that the cluster connects to), `level` (of the cluster, see
+`levels.py`) and `applied(log_index, term)` with one row: the last entry of the control log whose changes are in the
+others. `state_schema.py` describes them. A node's snapshot is this file. It is in WAL mode with `synchronous=FULL`;
+reads are served from memory, writes go through one thread, which commits everything that waits in one transaction,
+together with the new `applied`. Of rows that are written over and over in there, such as a busy reader's, only the
+last is.
 
 The control log is the truth and this file follows it, a moment behind, so there is nothing to be lost between
 the two. Crash cases:
 
 - *the file is behind the log*: entries above `applied` are applied again; the log keeps them until then.
 - *the file is ahead of the log*: only after an installation was cut short between its two steps (the file
-  first, the log second); the log is begun anew behind `applied`.
+  first, the log second); the log is begun anew behind `applied`, with the members that `votes.log` has for that entry
+  (`snapshots.py`).
 - *a topic's directory without a row*, or the other way round: creating makes the directory first and deleting
   removes it first, and both are done again from the log, which recognises a topic by its token.
 - *the file is damaged*: it is set aside under another name, never deleted; what can still be read from it
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import sqlite3
 import threading
@@ -127,7 +130,7 @@ class StateStore:
             loaded = _load(connection)
             loaded.is_incomplete = is_new
         except _UNREADABLE as error:
-            if not _is_damage(error):
+            if not _is_damage(error, path):
                 raise DataDirectoryError(
                     f"cannot use {path}: {error}; check room, permissions and who else has it open"
                 ) from error
@@ -322,9 +325,12 @@ _READERS: Final = (
 )
 
 
-def _is_damage(error: Exception) -> bool:
+def _is_damage(error: Exception, path: Path) -> bool:
     """Whether the file itself is wrong: a lock, a full disk or a failing one pass, and cost no cursors."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+    if code & 0xFF == sqlite3.SQLITE_READONLY:
+        # The file's header says so: a flipped bit makes it the work of a later SQLite.
+        return os.access(path, os.W_OK)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 

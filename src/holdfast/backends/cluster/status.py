@@ -205,6 +205,8 @@ async def of_cluster(backend: ClusterBackend) -> ClusterDescription:
         nodes=nodes,
         level=backend.state.level.number,
         pair=of_pair(backend),
+        voters=sorted(voters),
+        shrink_after_ms=backend.neighbours.elections.shrink_after_ms,
     )
 
 

@@ -16,6 +16,7 @@ import structlog
 import uuid_utils
 
 from holdfast.model.ids import TimestampMs, TopicName
+from holdfast.model.names import of_path_part
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.durable import sync_directory, write_file
@@ -37,7 +38,7 @@ class TopicFiles:
 
     def make(self, topic: Topic) -> None:
         """The directories of a topic, durable on return. What another one of its name left goes to the trash."""
-        path = self._directory.topics / topic.name
+        path = self._directory.topic(topic.name)
         token = self.token_of(topic.name)
         if token == topic.token:
             return
@@ -58,7 +59,7 @@ class TopicFiles:
     def token_of(self, name: TopicName) -> str | None:
         """Which topic the directory of that name belongs to; `None` if there is none, or it does not say."""
         try:
-            return msgspec.json.decode((self._directory.topics / name / _TOPIC_FILE).read_bytes(), type=Topic).token
+            return msgspec.json.decode((self._directory.topic(name) / _TOPIC_FILE).read_bytes(), type=Topic).token
         except (OSError, msgspec.MsgspecError):
             return None
 
@@ -71,7 +72,7 @@ class TopicFiles:
                 continue  # half made, or damaged: whoever opens it says so
 
     def has_directory(self, name: TopicName) -> bool:
-        return (self._directory.topics / name).exists()
+        return self._directory.topic(name).exists()
 
     def open(self, name: TopicName, partitions: int) -> list[PartitionLog]:
         """The logs of all partitions of a topic, whole after a crash; on an error none of them stays open."""
@@ -86,7 +87,7 @@ class TopicFiles:
         return opened
 
     def open_one(self, name: TopicName, number: int) -> PartitionLog:
-        path = self._directory.topics / name / str(number)
+        path = self._directory.topic(name) / str(number)
         partition_log, recovery = PartitionLog.open(path, segment_bytes=self._segment_bytes)
         if recovery.torn_bytes or recovery.deleted_segments:
             log.warning(
@@ -105,24 +106,26 @@ class TopicFiles:
         self.empty_trash()
 
     def move_to_trash(self, name: TopicName) -> None:
-        target = self._directory.trash / str(uuid_utils.uuid7())
-        try:
-            (self._directory.topics / name).rename(target)
-        except FileNotFoundError:
+        if not self.has_directory(name):
             return
+        self._directory.trash.mkdir(exist_ok=True)
+        self._directory.topic(name).rename(self._directory.trash / str(uuid_utils.uuid7()))
         # Before the row goes: a directory without a row is a topic to be found again.
         sync_directory(self._directory.topics)
 
     def empty_trash(self) -> None:
-        """What cannot be removed now is removed at the next start."""
-        shutil.rmtree(self._directory.trash, ignore_errors=True)
-        self._directory.trash.mkdir(exist_ok=True)
+        """What cannot be removed now is removed at the next start.
+
+        The directory itself stays: other topics may be moved into it at the same time.
+        """
+        for topic in self._directory.trash.iterdir():
+            shutil.rmtree(topic, ignore_errors=True)
 
     def unknown(self, known: set[TopicName], *, state_is_incomplete: bool) -> Iterator[Topic]:
         """Topics that the state does not know: what a damaged state lost. Empty leftovers are removed."""
         for path in sorted(self._directory.topics.iterdir()):
-            name = TopicName(path.name)
-            if name in known or not path.is_dir():
+            name = of_path_part(path.name)
+            if name is None or name in known or not path.is_dir():
                 continue
             if _is_empty(path) and not (state_is_incomplete and (path / _TOPIC_FILE).exists()):
                 shutil.rmtree(path)

@@ -33,6 +33,13 @@ def group_of(topic: Topic, number: int) -> GroupId:
     return GroupId(topic.id * _GROUPS_PER_TOPIC + number)
 
 
+def _close_opened(opening: asyncio.Future[list[PartitionLog]]) -> None:
+    """Nobody waits for these logs any more."""
+    if not opening.cancelled() and opening.exception() is None:
+        for partition_log in opening.result():
+            partition_log.close()
+
+
 class Topics:
     """Known topics and their replicas. A topic may be known whose logs cannot be opened yet."""
 
@@ -56,7 +63,7 @@ class Topics:
         self._unopened: set[TopicName] = set()
         self._reopening: asyncio.Task[None] | None = None
         # Logs that were opened before their topic is decided, by its token.
-        self._prepared: dict[str, list[PartitionLog]] = {}
+        self._prepared: dict[str, tuple[Topic, list[PartitionLog]]] = {}
         self._file_locks: dict[TopicName, tuple[asyncio.Lock, int]] = {}
 
     async def prepare(self, topic: Topic) -> None:
@@ -64,13 +71,13 @@ class Topics:
         async with self._files_of(topic.name):
             if topic.name in self.known:
                 raise TopicExists(f"topic {topic.name} exists already")
-            await asyncio.to_thread(self._files.make, topic)
-            self._prepared[topic.token] = self._files.open(topic.name, topic.config.partitions)
+            self._prepared[topic.token] = (topic, await self._made(topic))
 
     async def give_up(self, topic: Topic) -> None:
         """It was not decided, as far as is known; should it be all the same, it is made anew."""
         async with self._files_of(topic.name):
-            for partition_log in self._prepared.pop(topic.token, ()):
+            _, logs = self._prepared.pop(topic.token, (topic, []))
+            for partition_log in logs:
                 partition_log.close()
             is_ours = self._files.token_of(topic.name) == topic.token
             if is_ours and topic.name not in self.known:
@@ -118,8 +125,9 @@ class Topics:
         topic = self.known.get(command.name)
         if topic is None or topic.token != command.token:
             raise TopicNotFound(f"there is no topic {command.name}")
-        await self.forget(topic)
+        # One step: nobody makes files under this name before the old ones are closed and gone.
         async with self._files_of(topic.name):
+            await self._forget(topic)
             await asyncio.to_thread(self._files.remove, topic)
         log.info("topic_deleted", topic=topic.name)
         return topic
@@ -139,13 +147,10 @@ class Topics:
             return  # it was deleted before the crash; the directory is gone, or that of its successor
         try:
             async with self._files_of(topic.name):
-                logs = self._prepared.pop(topic.token, None)
-                if logs is None:
-                    await asyncio.to_thread(self._files.make, topic)
-                    logs = self._files.open(topic.name, topic.config.partitions)
+                logs = self._take_prepared(topic) or await self._made(topic)
                 self.known[topic.name] = topic
                 self._add(topic, logs, is_new=is_new)
-            self._groups.elect_without_others()
+            await self._groups.elect_at_once(self._replicas_of(topic))
         except (OSError, HoldfastError) as error:
             reason = as_write_error(error) if isinstance(error, OSError) else error
             log.error("topic_not_opened", topic=topic.name, problem=str(reason), hint="trying again every second")
@@ -155,6 +160,29 @@ class Topics:
                 self._reopening = asyncio.get_running_loop().create_task(self._reopen_on())
         for on_topic in self.watchers:
             on_topic(topic)
+
+    def _take_prepared(self, topic: Topic) -> list[PartitionLog] | None:
+        """The logs that were opened for this topic. Those for another one of its name are closed: it lost the race."""
+        for prepared, logs in [each for each in self._prepared.values() if each[0].name == topic.name]:
+            del self._prepared[prepared.token]
+            if prepared.token == topic.token:
+                return logs
+            for partition_log in logs:
+                partition_log.close()
+        return None
+
+    async def _made(self, topic: Topic) -> list[PartitionLog]:
+        """In a thread: each partition of a topic costs several syncs."""
+        opening = asyncio.get_running_loop().run_in_executor(None, self._make_and_open, topic)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_opened)
+            raise
+
+    def _make_and_open(self, topic: Topic) -> list[PartitionLog]:
+        self._files.make(topic)
+        return self._files.open(topic.name, topic.config.partitions)
 
     def _add(self, topic: Topic, logs: list[PartitionLog], *, is_new: bool = False) -> None:
         founders = Members.of(topic.voters) if topic.voters else self._founders
@@ -195,16 +223,24 @@ class Topics:
         while self._unopened:
             await asyncio.sleep(_REOPEN_S)
             for name in list(self._unopened):
-                topic = self.known.get(name)
                 with contextlib.suppress(OSError, HoldfastError):
-                    if topic is not None:
-                        await asyncio.to_thread(self._files.make, topic)
-                        self._add(topic, self._files.open(topic.name, topic.config.partitions))
-                        self._groups.elect_without_others()
-                    self._unopened.discard(name)
+                    await self._reopen(name)
         self._reopening = None
 
-    async def forget(self, topic: Topic) -> None:
+    async def _reopen(self, name: TopicName) -> None:
+        async with self._files_of(name):
+            topic = self.known.get(name)
+            if topic is None or name not in self._unopened:
+                return  # it was deleted, or is another one by now
+            self._add(topic, await self._made(topic))
+            self._unopened.discard(name)
+        await self._groups.elect_at_once(self._replicas_of(topic))
+
+    def _replicas_of(self, topic: Topic) -> list[Replica]:
+        numbered = (self.replicas.get(PartitionId(topic.name, number)) for number in range(topic.config.partitions))
+        return [replica for replica in numbered if replica is not None]
+
+    async def _forget(self, topic: Topic) -> None:
         """Close everything of a topic; its files stay."""
         del self.known[topic.name]
         self._unopened.discard(topic.name)

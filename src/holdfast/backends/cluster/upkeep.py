@@ -4,6 +4,7 @@
   not the first of those that are there and have everything hands over to the one that is.
 - *Newcomers are let in*, and who lost its disk, and who leaves is taken out, by the rules of `consensus.letting_in`.
   The leader of the control group says when that is over (`consensus.membership`).
+- *A node that is gone for long* loses its vote, where that is set (`shrinking.py`).
 - *The cluster's level is raised* when all members understand the next one (`levels.py`).
 """
 
@@ -25,6 +26,7 @@ from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.peer_book import is_usable
 from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.shrinking import Shrinking
 from holdfast.backends.cluster.state import NodeRow
 from holdfast.backends.cluster.topics import Topics
 from holdfast.broker.results import failure
@@ -34,7 +36,7 @@ from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.membership import Change, Place, next_change
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of, replica_id
-from holdfast.model.errors import HoldfastError, StorageFailed, Unavailable
+from holdfast.model.errors import HoldfastError, StorageFailed, WorldError
 from holdfast.model.ids import LogIndex, TimestampMs
 from holdfast.model.limits import MIB
 
@@ -71,6 +73,7 @@ class Upkeep:
         propose: Callable[[Command], asyncio.Future[None]],
         now_ms: Callable[[], TimestampMs],
         confirm: Callable[[Replica], Awaitable[LogIndex]],
+        shrinking: Shrinking,
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -84,7 +87,8 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         # This node is about to stop: it wants to lead nothing any more.
         self._is_leaving = False
-        self._letting_in = LettingIn(self._life_of)
+        self.shrinking = shrinking
+        self._letting_in = LettingIn(self._life_of, shrinking.is_gone)
         # The reigns here that know what the control group had decided when they were asked about, or later.
         self._informed: set[Leading | None] = set()
         self._informing: asyncio.Task[None] | None = None
@@ -110,6 +114,7 @@ class Upkeep:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.shrinking.stop()
 
     async def _run(self) -> None:
         while True:
@@ -134,6 +139,7 @@ class Upkeep:
             self._tell_addresses()
         self._raise_level()
         if self._neighbours.has_peers:
+            self.shrinking.look()
             await self._look_after_members()
             self._finish_change()
             self._spread_leaders()
@@ -146,7 +152,7 @@ class Upkeep:
         left = deque(self._groups.replicas.values())
         while left:
             rafts = [replica.raft for replica in self._groups.replicas.values()]
-            belonging = self._state.membership.wanted(self._control.replica.raft.members.voters)
+            belonging = self._state.membership.wanted(self._control.replica.raft.members.everybody)
             changes: list[tuple[Replica, Members]] = []
             while left and len(changes) < _CHANGES_MAX:
                 replica = left.popleft()
@@ -178,7 +184,8 @@ class Upkeep:
         self, replica: Replica, leading: Leading, belonging: set[str], rafts: list[Raft]
     ) -> Members | None:
         control, membership = self._control.replica, self._state.membership
-        is_last_of_a_pair = self._neighbours.pairing is not None and replica is control
+        # One that votes here may go on alone, and must have everything then.
+        votes_last = replica is control and (self._neighbours.pairing is not None or self.shrinking.is_on)
         return self._letting_in.next_members(
             leading,
             replica.raft,
@@ -190,7 +197,7 @@ class Upkeep:
             leaves_last=replica is control,
             beside=rafts if self._neighbours.pairing is None else (),
             partner=self._neighbours.partner_to_let_in(),
-            before=[each for each in rafts if each is not control.raft] if is_last_of_a_pair else (),
+            before=[each for each in rafts if each is not control.raft] if votes_last else (),
         )
 
     def _is_informed(self, leading: Leading) -> bool:
@@ -378,7 +385,7 @@ class Upkeep:
 
     def _tell_addresses(self) -> None:
         row = self._own_row()
-        place = self._state.membership.place_of(row.node, self._control.replica.raft.members.voters)
+        place = self._state.membership.place_of(row.node, self._control.replica.raft.members.everybody)
         if place is None or place is Place.REMOVED:
             return  # it has no say yet
         if self._state.nodes.get(row.node) != row and self._control.replica.raft.hears_leader:
@@ -424,7 +431,7 @@ class Upkeep:
             return
         try:
             await asyncio.gather(self._propose(_note(self._own_row())), self._propose(RaiseLevel(levels.LEVEL)))
-        except Unavailable as error:  # a full disk does not keep people from reading
+        except WorldError as error:  # a disk that takes nothing does not keep people from reading
             log.warning("level_not_raised", problem=error.message, hint="it is tried again")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.backends.plain.deliveries import Deliveries
+from holdfast.backends.plain.holding import PublishHere
 from holdfast.backends.plain.intake import Intake
 from holdfast.backends.plain.pair import Phase, PlainPair
 from holdfast.backends.plain.settings import PlainSettings
@@ -95,8 +96,12 @@ class PlainBackend(NoMembers, PassingBackend):
         return None if reign is None else reign + self.pair.generation
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
-        """Nobody else is asked: a partner of another make has no packet for that."""
-        raise self.pair.refusal()
+        """Held until it is known who serves. It is not passed on: a partner may have no packet for that."""
+        return self.pair.hold(partition, batch)
+
+    def publish_with(self, publish_here: PublishHere) -> None:
+        super().publish_with(publish_here)
+        self.pair.publish_with(publish_here)
 
     def is_void(self, partition: PartitionId, offset: Offset) -> bool:
         stretches = self.pair.note.void.get(partition.topic)
@@ -129,12 +134,12 @@ class PlainBackend(NoMembers, PassingBackend):
 
     # --- what a primary does besides ----------------------------------------------------------------------
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
         if is_internal(name):
             raise NotReplicable("a plain pair has no transactions: its packets have no place for them")
         if config.partitions != 1:
             raise NotReplicable("a plain pair has topics of one partition: its packets say nothing of partitions")
-        return await self.inner.create_topic(name, config)
+        return await self.inner.create_topic(name, config, maker)
 
     def append(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[Offset]:
         return self.append_all(partition, [batch])

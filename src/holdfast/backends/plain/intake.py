@@ -2,7 +2,7 @@
 
 A primary of ours numbers without gaps and says in which reign it does: what comes again is known by its number alone,
 however long ago it came. A foreign one's numbers are its own and may begin again; its messages are known by id and
-number while they are held, and by id, topic and value where they came before a restart of this broker. What is
+number while they are held, and by id, topic and value where an older version of this broker kept them. What is
 delivered up to the mark goes into the topics as history, and out of the journal.
 
 A replica that was refused is told with an error, and no later number is confirmed on that connection: confirmations
@@ -21,6 +21,7 @@ import structlog
 from holdfast.backends.plain.deliveries import Deliveries
 from holdfast.backends.plain.draining import Draining
 from holdfast.backends.plain.journal import Entry, Journal
+from holdfast.backends.plain.ordering import Numbering, put_in_order
 from holdfast.consensus.plain_marks import Marks, Names, name_of_id, name_of_value
 from holdfast.consensus.plain_standing import Reign, Standing
 from holdfast.model import names
@@ -80,6 +81,7 @@ class Intake:
         self._now_ms = now_ms
         self.marks = Marks(draining.drained)
         self.names = Names()
+        self._numbering = Numbering()
         self._made = 0
         self._stem = secrets.token_hex(6)
         self._work = asyncio.Event()
@@ -92,12 +94,19 @@ class Intake:
         self.marks = Marks(max(drained, self.journal.start))
         self._draining.drained = self.marks.mark
         self.names = Names()
-        if is_foreign:
-            position = self.marks.mark
-            while entries := self.journal.read(position, _READ_BYTES):
-                for entry in entries:
-                    self._know(entry.position, entry.message_id, entry.topic, entry.value, None)
-                position = entries[-1].position + 1
+        self._numbering = Numbering()
+        position = self.marks.mark if is_foreign else self.journal.end
+        while entries := self.journal.read(position, _READ_BYTES):
+            for entry in entries:
+                if entry.number is not None and entry.number.is_copy:
+                    # This broker was about to take over: the entries themselves are still there.
+                    self.journal.cut(entry.position)
+                    return
+                if entry.number is not None:
+                    self._numbering.held(entry.number)
+                number = None if entry.number is None else entry.number.number
+                self._know(entry.position, entry.message_id, entry.topic, entry.value, number)
+            position = entries[-1].position + 1
 
     def session(self) -> Session:
         return Session(self)
@@ -127,7 +136,9 @@ class Intake:
         message_id = packet.message_id or self._made_id()
         topic = TopicName(packet.topic)
         epoch = 0 if reign is None else reign.epoch
-        position = self.journal.append([(topic, message_id, packet.value)], epoch, self._now_ms())
+        is_numbered = reign is None and packet.number is not None
+        number = self._numbering.next(packet.number or 0) if is_numbered else None
+        position = self.journal.append([(topic, message_id, packet.value)], epoch, self._now_ms(), number)
         if reign is None:
             self._know(position, message_id, topic, packet.value, packet.number)
         return position + 1
@@ -208,6 +219,10 @@ class Intake:
             while entries := self.journal.read(position, _READ_BYTES, behind):
                 await self._as_history(entries, reign)
                 position = entries[-1].position + 1
+
+    async def put_in_order(self) -> int | None:
+        """Before it takes over from a foreign primary, and after what is delivered: where the rest stands, in order."""
+        return await put_in_order(self.journal, self.marks.mark, self.marks.has)
 
     async def _as_history(self, entries: Sequence[Entry], reign: Reign) -> None:
         while True:

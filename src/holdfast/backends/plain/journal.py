@@ -2,7 +2,9 @@
 
 `journal/` in the data directory is a log as of any partition (`storage/log.py`), whose offsets are the numbers of the
 pair less one: offset 0 is number 1. Each entry is a batch of one record: the topic is its key, the id its id, and the
-epoch of the reign in which it was stored its term. So it can be cut anywhere, and begin with any number.
+epoch of the reign in which it was stored its term. So it can be cut anywhere, and begin with any number. What a foreign
+primary has numbered has a header besides, `holdfast-number`: the run and the number, as in `3.17`, and `3.17.copy` of a
+copy (`ordering.py`). Entries of before there was this header have none.
 
 A primary writes a message here first, and into its topic once it may be acknowledged (`draining.py`); a backup keeps it
 here until it is called delivered, or until it takes over. Whole segments go when nobody needs anything of them.
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs, TopicName
-from holdfast.model.messages import NewMessage
+from holdfast.model.messages import Header, NewMessage
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.syncer import Syncer
 from holdfast.wire import batch_builder, record_batch
@@ -26,12 +28,37 @@ DIRECTORY: Final = "journal"
 _SEGMENT_BYTES: Final = 8 * 1024 * 1024
 
 
+_NUMBER_HEADER: Final = "holdfast-number"
+_COPY: Final = b"copy"
+
+
+class ForeignNumber(NamedTuple):
+    """Which number a foreign primary gave to a message, and in which run of its numbers."""
+
+    run: int
+    number: int
+    is_copy: bool = False
+
+    def header(self) -> Header:
+        copy = b"." + _COPY if self.is_copy else b""
+        return _NUMBER_HEADER, b"%d.%d%b" % (self.run, self.number, copy)
+
+    @classmethod
+    def found(cls, headers: Sequence[Header]) -> ForeignNumber | None:
+        for name, value in headers:
+            if name == _NUMBER_HEADER:
+                run, number, *rest = value.split(b".")
+                return cls(int(run), int(number), rest == [_COPY])
+        return None
+
+
 class Entry(NamedTuple):
     position: int
     topic: TopicName
     message_id: str
     value: bytes
     timestamp_ms: TimestampMs
+    number: ForeignNumber | None = None
 
 
 class Journal:
@@ -66,11 +93,20 @@ class Journal:
         """Behind the last entry that is durable."""
         return self._log.synced_end if self._is_synced else self._stored
 
-    def append(self, messages: Sequence[tuple[TopicName, str, bytes]], epoch: int, now_ms: TimestampMs) -> int:
+    def append(
+        self,
+        messages: Sequence[tuple[TopicName, str, bytes]],
+        epoch: int,
+        now_ms: TimestampMs,
+        number: ForeignNumber | None = None,
+    ) -> int:
         """Write messages, each with its topic and id; the position of the first. Raises `Unavailable`."""
         first = self.end
+        headers = () if number is None else (number.header(),)
         batches = [
-            batch_builder.build_batch([NewMessage(value=value, key=topic.encode(), id=message_id)], now_ms)
+            batch_builder.build_batch(
+                [NewMessage(value=value, key=topic.encode(), id=message_id, headers=headers)], now_ms
+            )
             for topic, message_id, value in messages
         ]
         index = LogIndex(self._log.last_index + 1)
@@ -99,7 +135,9 @@ class Journal:
             for offset, record in enumerate(record_batch.decode_records(batch), head.base_offset):
                 topic = TopicName((record.key or b"").decode())
                 message_id = record_batch.record_id(record) or ""
-                entries.append(Entry(offset, topic, message_id, record.value, TimestampMs(head.base_timestamp_ms)))
+                number = ForeignNumber.found(record.headers)
+                timestamp_ms = TimestampMs(head.base_timestamp_ms)
+                entries.append(Entry(offset, topic, message_id, record.value, timestamp_ms, number))
         return [entry for entry in entries if position <= entry.position < end]
 
     def cut(self, position: int) -> None:
@@ -113,7 +151,7 @@ class Journal:
 
     def prune(self, position: int) -> None:
         """Nobody needs what is below."""
-        self._log.expire(older_than_ms=None, bytes_max=0, up_to=Offset(min(position, self.stored)))
+        self._log.drop_below(Offset(min(position, self.stored)))
 
     async def settled(self) -> None:
         """Until everything that was written is durable."""

@@ -2,8 +2,10 @@
 
 Either of the two has one. Over a primary's go the packets of replication. Before each heartbeat one says where it
 stands, and a partner of ours answers likewise; one that does not is foreign, and is not told again on that connection.
-A partner counts as heard when it answers a heartbeat, not when its machine takes a connection: the machine of a process
-that hangs does so, too.
+An error before the first answer refuses that packet: such a partner has no packets beyond those of the original. A
+backup of the `ack` dialect may answer nothing at all: one that takes the connection and never said a word is silent,
+and is not asked to prove that it is there (`is_silent`). Any other partner counts as heard when it answers a heartbeat,
+not when its machine takes a connection: the machine of a process that hangs does so, too.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ _WRITE_BUFFER_BYTES_MAX: Final = 1024 * 1024
 
 
 class Snapshot(NamedTuple):
-    """How much was said when a heartbeat left: entries, and marks of those below."""
+    """How much was said when a heartbeat left: entries, and marks of those below; and how many publishes were held."""
 
     sent: int
     told: int
+    held: int = 0
 
 
 class Listener(Protocol):
@@ -49,6 +52,10 @@ class Listener(Protocol):
 
     def on_beat(self, standing: Standing | None, before: Snapshot) -> None:
         """A heartbeat was answered, by one that stands there, or by a foreign one; what was said before it was read."""
+        ...
+
+    def on_silent(self, before: Snapshot | None) -> None:
+        """Of a silent partner, with each heartbeat; its machine has taken what was said before, if that is known."""
         ...
 
     def on_down(self) -> None: ...
@@ -72,17 +79,23 @@ class Link:
         settings: PairSettings,
         listener: Listener,
         said: Callable[[], Snapshot],
+        *,
+        may_be_silent: bool = False,
     ) -> None:
         self._address = address
         self._heartbeat = heartbeat
         self._settings = settings
         self._listener = listener
         self._said = said
+        self._may_be_silent = may_be_silent
+        self.is_silent = False
         self._loop = asyncio.get_running_loop()
         self._watch = PartnerWatch(settings, self._loop.time())
         self._writer: asyncio.StreamWriter | None = None
         self._beats: deque[Snapshot] = deque()
         self._standing: Standing | None = None
+        # Whether it answered with an error when it was told where this broker stands.
+        self.is_greeting_refused = False
         # Whether it is greeted: one that closes the connection on that is not, the next time.
         self._greets = True
         self._has_beaten = False
@@ -90,7 +103,9 @@ class Link:
         self._was_linked = False
         self.is_proven = False
         self._is_dropped = False
-        self._looked_s = self._answered_s = self._loop.time()
+        self._looked_s = self._loop.time()
+        # Since when a heartbeat over this connection has no answer, whatever was heard by another way.
+        self._unanswered_since_s: float | None = None
 
     @property
     def is_away(self) -> bool:
@@ -104,6 +119,11 @@ class Link:
     def is_up(self) -> bool:
         """Whether the partner speaks over this connection."""
         return self.is_proven and not self._watch.is_away
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether a heartbeat has no answer yet."""
+        return bool(self._beats)
 
     @property
     def is_ours(self) -> bool:
@@ -122,7 +142,15 @@ class Link:
 
     def beat(self) -> None:
         if self._writer is not None and not self._is_dropped:
+            if self.is_silent:
+                has_taken_all = self._writer.transport.get_write_buffer_size() == 0
+                before = self._beats[-1] if has_taken_all and self._beats else None
+                self._beats.clear()
+                self._listener.on_silent(before)
             self._beats.append(self._said())
+            self._watch.asked(self._loop.time())
+            if self._unanswered_since_s is None:
+                self._unanswered_since_s = self._loop.time()
             is_told = self._greets if not self._has_beaten else self._standing is not None
             self.write((self._listener.greeting() if is_told else b"") + self._heartbeat)
 
@@ -162,8 +190,10 @@ class Link:
         self._writer = writer
         writer.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
         self._beats.clear()
-        self._answered_s = self._loop.time()
+        self._unanswered_since_s = None
+        self.is_silent = False
         self._standing = None
+        self.is_greeting_refused = False
         self._has_beaten = False
         self.beat()
         half = b""
@@ -186,10 +216,11 @@ class Link:
     def _hear(self, lines: list[bytes]) -> None:
         if not lines:
             return
-        self._answered_s = self._loop.time()
+        self._unanswered_since_s = None
         said: list[bytes] = []
         for line in lines:
             if line in (b"HEARTBEAT_ACK", b"PONG"):
+                self.is_silent = False
                 self._was_linked = self.is_proven = self._has_beaten = True
                 # What came before it was said before it.
                 if said:
@@ -200,9 +231,14 @@ class Link:
             elif line.startswith(ROLE):
                 with contextlib.suppress(BadCommand):  # of a version that says it otherwise: foreign
                     self._standing = parse_standing(line)
+                if self.is_silent and self._standing is not None:
+                    # One of ours, which hung: it has heard what is for others. Begin anew with it.
+                    self.drop()
             elif self._has_beaten:
-                # Before the first heartbeat it is a greeting, or the refusal of ours.
                 said.append(line)
+            elif line.startswith(b"ERROR|"):
+                # Other lines before the first answer are a greeting.
+                self.is_greeting_refused = True
             if self._is_dropped:
                 return
         if self.is_proven and self._watch.linked(self._loop.time()):
@@ -221,10 +257,13 @@ class Link:
             now_s = self._loop.time()
             stood_still = now_s - self._looked_s > 4 * _LOOK_S
             self._looked_s = now_s
-            if self._watch.look(now_s):
+            since_s = self._unanswered_since_s
+            if self._may_be_silent and not self._was_linked and since_s is not None:
+                self.is_silent |= now_s - since_s > self._settings.heartbeat_s
+            if self._watch.look(now_s) and not self.is_silent:
                 self._listener.on_gone(f"nothing was heard of it for {now_s - self._watch.heard_at_s:.1f} s")
             elif not stood_still:
-                if now_s - self._answered_s > self._settings.patience_s:
+                if since_s is not None and not self.is_silent and now_s - since_s > self._settings.patience_s:
                     # Also of a partner that is gone anyway: a connection can die before anything was heard on it.
                     self.drop()
                 self._listener.on_look(now_s)

@@ -21,6 +21,7 @@ import structlog
 from holdfast.backends.plain.deliveries import Deliveries
 from holdfast.backends.plain.draining import Draining
 from holdfast.backends.plain.giving import give_all
+from holdfast.backends.plain.holding import Holding, PublishHere
 from holdfast.backends.plain.intake import Intake
 from holdfast.backends.plain.journal import Journal
 from holdfast.backends.plain.link import Link, Snapshot
@@ -32,13 +33,15 @@ from holdfast.broker.backend import Backend
 from holdfast.consensus.plain_standing import NO_REIGN, Reign, Role, Standing, Verdict, common_end, decide
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotBackup, Replaced, ShuttingDown, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.messages import NewMessage
+from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire.replication import standing_line
 
 log = structlog.get_logger("holdfast.pair")
 
 # So often is noted how far this broker has come, and what nobody needs any more is thrown away.
 _UPKEEP_S: Final = 0.5
+# Beside the misses, what it takes at most to take over.
+_HELD_S: Final = 10.0
 
 
 class Phase(Enum):
@@ -85,8 +88,12 @@ class PlainPair:
             message_bytes_max=message_bytes_max,
             now_ms=now_ms,
         )
-        heartbeat = b"PING\n" if settings.is_bare else b"HEARTBEAT\n"
-        self.link = Link(settings.address, heartbeat, settings.pair, self, self._snapshot)
+        # The empty fields are needed: the other broker of the `ack` dialect closes the connection on a bare PING.
+        heartbeat = b"PING||\n" if settings.is_bare else b"HEARTBEAT\n"
+        self.link = Link(
+            settings.address, heartbeat, settings.pair, self, self._snapshot, may_be_silent=settings.is_bare
+        )
+        self._holding = Holding(settings.pair.patience_s + _HELD_S, lambda: self.takes_publishes)
         self.phase = Phase.ASKING if self.note.role == "primary" else Phase.FOLLOWING
         self.serving: Serving | None = None
         # Added to the number of a reign: what is remembered of messages may have to be read again in between.
@@ -134,7 +141,8 @@ class PlainPair:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._draining.stop(ShuttingDown("the broker stopped before the backup was known to have this"))
+        self._holding.refuse_below(self._holding.count, ShuttingDown("the broker stopped before it served"))
+        await self._draining.stop(LeaderChanged("the broker stopped before the backup was known to have this"))
         await self.journal.stop()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -164,6 +172,26 @@ class PlainPair:
             raise self.refusal()
         return self.serving.publish(partition, messages, timestamp_ms)
 
+    def publish_with(self, publish_here: PublishHere) -> None:
+        self._holding.publish_with(publish_here)
+
+    def hold(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
+        """A publish that came while this broker takes none. Raises `Unavailable` if that does not change soon."""
+        is_lacking = self.serving is not None and self.settings.pair.requires_backup and self.serving.is_alone
+        if is_lacking or (self.phase is Phase.FOLLOWING and not self.note.has_met):
+            raise self.refusal()
+        promise = self._holding.hold(partition, batch)
+        if not self.link.is_asking:
+            self.link.beat()
+        return promise
+
+    def _look_after_held(self, before: Snapshot, standing: Standing | None) -> None:
+        """The partner has answered: what was held before it was asked is refused, where it serves itself."""
+        if self.phase is Phase.FOLLOWING and (standing is None or standing.role is Role.PRIMARY):
+            self._holding.refuse_below(before.held, self.refusal())
+            if not self._holding.is_empty and not self.link.is_asking:
+                self.link.beat()
+
     def _on_deleted(self, topic: TopicName) -> None:
         # What was in it must not come back with the next start.
         if self.phase is Phase.SERVING or self._following is not None:
@@ -184,11 +212,13 @@ class PlainPair:
         """The ids of everything in the journal are in the topics, or are not any more."""
         self.generation += is_settled
         self._on_change()
+        self._holding.publish()
 
     # --- what the partner says ------------------------------------------------------------------------
 
     def _snapshot(self) -> Snapshot:
-        return Snapshot(0, 0) if self.serving is None else self.serving.snapshot()
+        said = Snapshot(0, 0) if self.serving is None else self.serving.snapshot()
+        return said._replace(held=self._holding.count)
 
     @property
     def standing(self) -> Standing:
@@ -204,6 +234,7 @@ class PlainPair:
 
     def on_beat(self, standing: Standing | None, before: Snapshot) -> None:
         self._file.write(has_met=True)
+        self._look_after_held(before, standing)
         if self.serving is not None:
             self.serving.on_beat(before)
         if self._change is not None and not self._change.done():
@@ -235,6 +266,13 @@ class PlainPair:
             # It may keep nothing over its restarts: everything that is not delivered is sent again.
             kept = max(self.note.kept, self.journal.start)
             self.serving.stream(kept, kept, is_ours=False)
+
+    def on_silent(self, before: Snapshot | None) -> None:
+        """It may be a backup that answers nothing: it is sent everything, and nothing depends on it."""
+        if self.serving is not None:
+            if before is not None:
+                self.serving.on_beat(before)
+            self._on_foreign()
 
     def on_lines(self, lines: Sequence[bytes]) -> None:
         if self.serving is not None:
@@ -391,7 +429,10 @@ class PlainPair:
         await self.journal.settled()
         await self.intake.put_all_delivered(self.note.reign)
         await self._deliveries.settle_all()
-        note, marks = self.note, self.intake.marks
+        note, apart = self.note, self.intake.marks.apart
+        if note.reign == NO_REIGN and (first := await self.intake.put_in_order()) is not None:
+            await self.journal.settled()
+            self._draining.drained, apart = first, []
         reign = Reign(max(note.reign.epoch, self._seen_epoch) + 1, note.token)
         self._file.write(
             role="primary",
@@ -399,7 +440,7 @@ class PlainPair:
             reign=reign,
             base=self.journal.end,
             drained=self._draining.drained,
-            apart=marks.apart,
+            apart=apart,
             kept=self._draining.drained,
             given=None,
         )
@@ -432,6 +473,7 @@ class PlainPair:
     async def _keep_up(self) -> None:
         while True:
             await asyncio.sleep(_UPKEEP_S)
+            self._holding.refuse_late(self.refusal())
             serving = self.serving
             if serving is not None:
                 kept = max(self.note.kept, await serving.needed_from())

@@ -77,7 +77,8 @@ class Serving:
         self._waits_since_s: float | None = None
         self._misses_since_s = self._loop.time()
         self._has_confirmed = False
-        self._foreign_confirms = True
+        # Whether a foreign backup answers with confirmations; not known before it did, or was waited for in vain.
+        self._foreign_confirms: bool | None = None
         self._told_mode = Mode.ALONE if has_taken_over else None
         self._complaint = ""
         draining.start(note.reign, Marks(note.drained, note.apart).has, on_ended)
@@ -150,11 +151,34 @@ class Serving:
         is_bare = self._settings.is_bare and not is_ours
         self._told_below = 0
         self._marking.is_told = False
-        self.sending.opened(position, confirms=is_ours or (self._foreign_confirms and not is_bare))
+        self.sending.opened(position, confirms=not is_bare and (is_ours or self._may_confirm()))
         self._streaming = Streaming(
             self._journal, self._link, self.sending, self._marking, mark=mark, is_bare=is_bare, spawn=self._spawn
         )
         self.advance()
+
+    def _may_confirm(self) -> bool:
+        """Of a foreign backup of the numbered packets, whether confirmations are waited for.
+
+        One that refuses the packet of ours is the original, or like it: that has no confirmations. With a required
+        backup nothing would ever be sent to it then, so one that does confirm could not show it.
+        """
+        if (
+            self._foreign_confirms is None
+            and self._link.is_greeting_refused
+            and not self._settings.pair.requires_backup
+        ):
+            self._never_confirms("it refuses ROLE, so it has no REPLICATED either")
+        return self._foreign_confirms is not False
+
+    def _never_confirms(self, why: str) -> None:
+        self._foreign_confirms = False
+        log.warning(
+            "backup_does_not_confirm",
+            partner=self._settings.partner,
+            why=why,
+            hint="messages are acknowledged when this broker alone has them",
+        )
 
     def on_beat(self, before: Snapshot) -> None:
         self._marks_read = max(self._marks_read, before.told)
@@ -220,12 +244,7 @@ class Serving:
         elif self._link.is_ours or self._has_confirmed:
             self._give_up_on_link("backup_is_stuck", "it does not confirm any more")
         elif self.sending.confirms:
-            self._foreign_confirms = False
-            log.warning(
-                "backup_does_not_confirm",
-                partner=self._settings.partner,
-                hint="it reads, but answers no REPLICATED: messages are acknowledged when this broker alone has them",
-            )
+            self._never_confirms("it reads, but answers no REPLICATED")
             self.sending.never_confirms()
             self.advance()
 

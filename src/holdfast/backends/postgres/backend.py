@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from asyncpg import Connection
@@ -29,13 +30,13 @@ from holdfast.backends.postgres.state import KnownTopics
 from holdfast.backends.postgres.topics import Topics
 from holdfast.backends.postgres.writing import Writer
 from holdfast.broker.backend import NoMembers, NothingVoid, Unwatch
-from holdfast.broker.results import refuse, then
+from holdfast.broker.results import one_by_one, then
 from holdfast.model.cluster import ClusterDescription, GroupDescription
 from holdfast.model.draws import Draw, Drawn
-from holdfast.model.errors import BadValue, HoldfastError, LeaderChanged, Unavailable
+from holdfast.model.errors import BadValue, HoldfastError
 from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import DEDUPE_AGE_MS_MAX, PARTITIONS_MAX
-from holdfast.model.messages import BatchPublished
+from holdfast.model.messages import BatchPublished, StoredId
 from holdfast.model.topics import PartitionDescription, Topic, TopicConfig
 from holdfast.model.waiting import NOBODY, RetentionWait
 from holdfast.wire import record_batch
@@ -61,6 +62,7 @@ class PostgresBackend(NoMembers, NothingVoid):
         retry_s_max: float = RETRY_S_MAX,
     ) -> None:
         self.node_id = node
+        self._now_ms = now_ms
         self.broker_id = uuid.uuid4()
         self.store_id = ""
         self.database = Database(url, timeout_s=timeout_s, application=f"holdfast {node}", retry_s_max=retry_s_max)
@@ -174,17 +176,8 @@ class PostgresBackend(NoMembers, NothingVoid):
 
     def append_all(self, partition: PartitionId, batches: Sequence[bytearray]) -> asyncio.Future[Offset]:
         promise: asyncio.Future[Offset] = asyncio.get_running_loop().create_future()
-        writes: list[asyncio.Future[BatchPublished]] = []
-        for batch in batches:
-            try:
-                writes.append(self.forward(partition, batch, has_ids=False))
-            except Unavailable as error:
-                if not writes:
-                    raise
-                refuse(promise, LeaderChanged(f"part of this may be stored: {error.message}"))
-                return promise
-        together = asyncio.gather(*writes, return_exceptions=True)
-        together.add_done_callback(lambda done: _settle_all(promise, done.result()))
+        written = one_by_one(partial(self.forward, partition, batch, has_ids=False) for batch in batches)
+        then(written, promise, lambda published: published[0].base_offset)
         return promise
 
     def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
@@ -219,6 +212,12 @@ class PostgresBackend(NoMembers, NothingVoid):
     def next_readable(self, partition: PartitionId, offset: Offset) -> Offset:
         return max(offset, self.known.found(partition).start)
 
+    async def time_ms(self, partition: PartitionId) -> TimestampMs:
+        return self._now_ms()
+
+    async def expired_ids(self, partition: PartitionId, start: Offset) -> Sequence[StoredId]:
+        return ()
+
     async def offset_at(self, partition: PartitionId, timestamp_ms: TimestampMs) -> Offset:
         return await self.reading.offset_at(self.known.found(partition), timestamp_ms)
 
@@ -252,8 +251,8 @@ class PostgresBackend(NoMembers, NothingVoid):
     def watch_deletions(self, on_deleted: Callable[[TopicName], None]) -> None:
         self.known.deletion_watchers.append(lambda topic: on_deleted(topic.name))
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
-        return await self._topics.create(name, config)
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
+        return await self._topics.create(name, config, maker)
 
     async def delete_topic(self, name: TopicName) -> None:
         await self._topics.delete(name)
@@ -317,17 +316,3 @@ class PostgresBackend(NoMembers, NothingVoid):
 
     async def transfer(self, partition: PartitionId | None, node: str) -> None:
         raise BadValue("the database leads every partition of this store: there is nothing to hand over")
-
-
-def _settle_all(promise: asyncio.Future[Offset], done: list[BatchPublished | BaseException]) -> None:
-    failures = [each for each in done if isinstance(each, BaseException)]
-    if promise.done():
-        return
-    if not failures:
-        first = done[0]
-        assert isinstance(first, BatchPublished)
-        promise.set_result(first.base_offset)
-    elif len(failures) == len(done):
-        refuse(promise, failures[0])
-    else:
-        refuse(promise, LeaderChanged(f"part of this may be stored: {failures[0]}"))

@@ -18,7 +18,7 @@ from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
 from holdfast.broker.results import refuse
 from holdfast.model.draws import Draw, Drawn
-from holdfast.model.errors import CursorMoved, HoldfastError, ShuttingDown, TopicNotFound
+from holdfast.model.errors import CursorMoved, HoldfastError, LeaderChanged, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
 from holdfast.model.names import is_internal
@@ -111,7 +111,7 @@ class Cursors:
         try:
             while self._waiting:
                 moves, self._waiting = self._waiting[:_MOVES_MAX], self._waiting[_MOVES_MAX:]
-                error: HoldfastError | None = ShuttingDown("the broker stopped before this was known to be stored")
+                error: HoldfastError | None = LeaderChanged("the broker stopped before this was known to be stored")
                 rows: list[Any] = []
                 try:
                     rows = await self._stored(moves)
@@ -133,12 +133,12 @@ class Cursors:
             [only_forward for _, (_, only_forward) in merged],
         )
         try:
-            return await self._database.fetch(sql("move_cursors"), *values)
+            return await self._database.change(sql("move_cursors"), *values)
         except HoldfastError as error:
             if not isinstance(error.__cause__, asyncpg.ForeignKeyViolationError):
                 raise
             # A topic was deleted in that very moment; now it is not found, and the others go on.
-            return await self._database.fetch(sql("move_cursors"), *values)
+            return await self._database.change(sql("move_cursors"), *values)
 
     def _settle(self, moves: list[_Move], rows: list[Any], error: HoldfastError | None) -> None:
         stored: set[_Key] = set()
@@ -166,7 +166,7 @@ class Cursors:
         known = self._topics.by_name.get(topic)
         if known is None:
             raise TopicNotFound(f"there is no topic {topic}")
-        taken = await self._database.fetch(sql("take_cursor"), known.id, name, number, stands_at, to)
+        taken = await self._database.change(sql("take_cursor"), known.id, name, number, stands_at, to)
         if not taken:
             raise CursorMoved(f"cursor {name} on topic {topic} was moved by somebody else")
         self.moved(known.id, name, number, to, taken[0][0])
@@ -187,7 +187,7 @@ class Cursors:
         if known is None:
             raise TopicNotFound(f"there is no topic {topic}")
         columns = ([each.reader for each in wanted], [each.request for each in wanted], [each.count for each in wanted])
-        ((firsts, counts, repeats, position, move),) = await self._database.fetch(
+        ((firsts, counts, repeats, position, move),) = await self._database.change(
             sql("draw_cursor"), known.id, name, number, start, end, *columns, READERS_PER_CURSOR_MAX, notes_nothing
         )
         if len(firsts) != len(wanted):
@@ -200,7 +200,7 @@ class Cursors:
         known = self._topics.by_name.get(topic)
         if known is None:
             raise TopicNotFound(f"there is no topic {topic}")
-        ((move, _),) = await self._database.fetch(sql("delete_cursor"), known.id, name)
+        ((move, _),) = await self._database.change(sql("delete_cursor"), known.id, name)
         key = (known.id, name)
         self._dropped[key] = move
         self._drop(key, move)

@@ -16,7 +16,7 @@ import structlog
 from asyncpg import Connection
 
 from holdfast.backends.postgres import address, schema
-from holdfast.model.errors import ConfigError, DiskFull, HoldfastError, Unavailable
+from holdfast.model.errors import ConfigError, DiskFull, HoldfastError, LeaderChanged, Unavailable
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -241,8 +241,11 @@ class Database:
             connection.terminate()
 
     @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """One of those that are shared, for calls that end soon. Raises `Unavailable`."""
+    async def connection(self, *, changes: bool = False) -> AsyncIterator[Connection]:
+        """One of those that are shared, for calls that end soon. Raises `Unavailable`.
+
+        With `changes` also `LeaderChanged`, where a change may be done and only the answer was lost.
+        """
         if not self.is_up:
             raise self.unavailable()
         connection: Connection | None = None
@@ -259,10 +262,11 @@ class Database:
                     self._idle.append(connection)
                     connection = None
         except TROUBLE as error:
+            may_be_done = changes and connection is not None
             if isinstance(error, _REFUSALS) and connection is not None and not connection.is_closed():
                 self._idle.append(connection)
                 connection = None
-            raise self.failed(error, connected=connection is not None) from error
+            raise self.failed(error, connected=connection is not None, may_be_done=may_be_done) from error
         finally:
             self._slots.release()
             if connection is not None:
@@ -277,13 +281,21 @@ class Database:
         return None
 
     async def fetch(self, statement: str, *values: object) -> list[Any]:
-        """The rows of one statement. Raises `Unavailable`."""
+        """The rows of one statement that changes nothing. Raises `Unavailable`."""
         async with self.connection() as connection:
             rows: list[Any] = await connection.fetch(statement, *values)
             return rows
 
-    def failed(self, error: BaseException, *, connected: bool) -> Unavailable:
-        """What to tell whoever waits. Where nobody can connect, the database is known to be away from now on."""
+    async def change(self, statement: str, *values: object) -> list[Any]:
+        """The rows of one statement that changes something. Raises `Unavailable`, `LeaderChanged`."""
+        async with self.connection(changes=True) as connection:
+            rows: list[Any] = await connection.fetch(statement, *values)
+            return rows
+
+    def failed(
+        self, error: BaseException, *, connected: bool, may_be_done: bool = False
+    ) -> Unavailable | LeaderChanged:
+        """What to tell the caller. Where nobody can connect, the database is known to be away from now on."""
         if isinstance(error, asyncpg.DiskFullError):
             return DiskFull(f"the database has no room left ({self.place}): {_told(error)}")
         if is_away(error):
@@ -291,6 +303,9 @@ class Database:
                 self._look()
             else:
                 self.lost(error)
+        if may_be_done and not _is_answer(error):
+            told = f"the database was lost before it said whether this is done ({self.place}): {self._told(error)}"
+            return LeaderChanged(told)
         return Unavailable(f"the database cannot do this now ({self.place}): {self._told(error)}")
 
     def _told(self, error: BaseException) -> str:
@@ -316,6 +331,11 @@ def is_away(error: BaseException) -> bool:
         | asyncpg.InvalidPasswordError
         | asyncpg.InvalidCatalogNameError,
     )
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the database itself says that a statement failed, so that nothing of it is done."""
+    return isinstance(error, asyncpg.PostgresError) and not is_away(error)
 
 
 def _told(error: BaseException) -> str:

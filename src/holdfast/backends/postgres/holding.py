@@ -82,7 +82,7 @@ class Holding:
         await self.stop()
         self._end_all()
         with contextlib.suppress(HoldfastError):  # then they find out when the lease is over
-            await self._database.fetch(sql("leave"), self._me, writer_id)
+            await self._database.change(sql("leave"), self._me, writer_id)
 
     def hurry(self) -> None:
         """There may be something to take."""

@@ -165,10 +165,13 @@ class Notices:
             if words[0] == self._me:
                 self._heard(int(words[1]))
         elif kind == "cursor":
-            number, position, move = map(int, words[2:])
-            self._cursors.moved(int(words[0]), CursorName(words[1]), number, Offset(position), move)
+            # The place of a callback names a topic, which may have blanks.
+            topic, *name = words[:-3]
+            number, position, move = map(int, words[-3:])
+            self._cursors.moved(int(topic), CursorName(" ".join(name)), number, Offset(position), move)
         elif kind == "nocursor":
-            self._cursors.dropped(int(words[0]), CursorName(words[1]), int(words[2]))
+            topic, *name = words[:-1]
+            self._cursors.dropped(int(topic), CursorName(" ".join(name)), int(words[-1]))
         elif kind == "start":
             state = self._known.state(int(words[0]), int(words[1]))
             if state is not None:

@@ -3,6 +3,9 @@
 The number in a file's row of `holdfast.writers` says how many of its lines are stored. It moves in the transaction that
 stores them, so whoever is cut off at any point asks for it and goes on from there; nothing else needs to be remembered.
 It has one connection of its own, so publishers keep theirs.
+
+Where several brokers keep messages, each offers the next lines of its file in `holdfast.spill_chunks`. One of them
+stores the lines of all brokers in the order of time: the numbers of all files move in the one transaction.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 from uuid import UUID
 
+import asyncpg
+import structlog
 from asyncpg import Connection
 
 from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Database
@@ -25,11 +30,17 @@ from holdfast.backends.postgres.transaction import IdsExpected, Mark, Unregister
 from holdfast.backends.postgres.writing import Writer
 from holdfast.model.errors import BadMessage, TopicNotFound, Unavailable
 from holdfast.model.ids import PartitionId
+from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
+from holdfast.model.spill import Chunk, LinesMoved, Others, OtherSpill, Rank
 from holdfast.wire.push_batch import TimedPush
+
+log = structlog.get_logger("holdfast.postgres")
 
 # How long ago a broker may have been there that is waited for, where this one has only just started.
 _AWAY_S_UNKNOWN: Final = 60.0
+# After so much was offered, the room it took in the database is made free.
+_OFFERED_BYTES_MAX: Final = 64 * MIB
 
 
 class Replaying:
@@ -55,6 +66,8 @@ class Replaying:
         self._writer = writer
         self._ids = IdsExpected(dedupe_age_ms)
         self._connection: Connection | None = None
+        self._has_offered = False
+        self._offered_bytes = 0
         # How far the file is that is being stored, as this broker knows.
         self._reached: tuple[UUID, int] | None = None
         # The last beat before the database was lost; when it was found to be there again, and how long it was away.
@@ -122,11 +135,19 @@ class Replaying:
                     found.add(text)
         return found
 
-    async def store(self, file: UUID, number: int, batches: Sequence[tuple[PartitionId, bytearray | TimedPush]]) -> int:
-        """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, too.
+    async def store(
+        self,
+        file: UUID,
+        number: int,
+        batches: Sequence[tuple[PartitionId, bytearray | TimedPush]],
+        others: Sequence[tuple[UUID, int, int]] = (),
+    ) -> int:
+        """Store batches, and that `number` lines of the file are stored now. Raises `TopicNotFound`, `LinesMoved`, too.
+
+        `others`: files of other brokers, of which lines are among the batches: from which line on, and up to which.
 
         It was asked for its `progress` before. Where this is cut off, `progress` says whether it was done. Where
-        somebody else stores a copy of the file at the same time, one of the two has to ask again.
+        somebody else stores lines of one of the files at the same time, one of the two has to ask again.
         """
         assert self._reached is not None and self._reached[0] == file, "its progress was asked for"
         loop = asyncio.get_running_loop()
@@ -141,6 +162,8 @@ class Replaying:
                         # Nobody told yet: whoever tries again finds that it is gone, or made anew.
                         self._known.deleted(write.state.topic_id)
                 raise gone[0][1]
+            if others and len(await connection.fetch(sql("finish_chunks"), *zip(*others, strict=True))) < len(others):
+                raise Unregistered
             ended_with = await connection.execute("COMMIT")
             assert ended_with == "COMMIT", ended_with
         self._reached = file, number
@@ -149,8 +172,16 @@ class Replaying:
 
     async def forget(self, files: Sequence[UUID]) -> None:
         """Their rows stay for a year, as those of all writers: whoever stores a copy of a file stores nothing twice."""
+        if self._has_offered:
+            async with self._in_time() as connection:
+                await connection.execute(sql("withdraw_chunks"), self._me)
+            self._has_offered = False
 
     # --- other brokers of the same store --------------------------------------------------------------
+
+    @property
+    def rank(self) -> Rank:
+        return self._holding.name, str(self._me)
 
     def announce(self, oldest_ms: int | None) -> None:
         """Other brokers shall wait with what is newer than this; none: this one keeps nothing."""
@@ -158,21 +189,56 @@ class Replaying:
             self._holding.spilled_since = oldest_ms
             self._holding.hurry()
 
-    async def horizon_ms(self) -> float:
-        """Up to which time this broker may store what it has kept: others may have older messages.
+    async def others(self, file: UUID) -> Others:
+        """What other brokers keep, and how far this broker's file is.
 
-        For the length of a lease it waits for brokers that were there before and have not been heard of again.
+        For the length of a lease, brokers are waited for that were there before and have not been heard of again.
         """
         beat_s, since_s = self._holding.beat_s, time.monotonic() - self._back_s
         if beat_s is None or beat_s < self._back_s:
-            return float("-inf")  # the next beat says to others what this broker keeps
+            return Others(is_known=False)  # the next beat says to others what this broker keeps
         async with self._in_time() as connection:
-            oldest, missing = await connection.fetchrow(
-                sql("spills_of_others"), self._me, LEASE_S, since_s + self._away_s, since_s, self._holding.name
+            rows = await connection.fetch(
+                sql("spills_of_others"), self._me, file, LEASE_S, since_s + self._away_s, since_s, self._holding.name
             )
-        if missing and since_s < LEASE_S:
-            return float("-inf")
-        return float("inf") if oldest is None else float(oldest)
+        done = rows[0]["done"]
+        if done is not None:
+            self._reached = file, done
+        spills: dict[UUID, OtherSpill] = {}
+        is_known = True
+        for _, broker_id, name, oldest_ms, is_missing, of_file, first, end, newest_ms, number in rows:
+            if is_missing and since_s < LEASE_S:
+                is_known = False
+            if oldest_ms is None:
+                continue
+            spill = spills.get(broker_id, OtherSpill((name, str(broker_id)), oldest_ms))
+            if of_file is not None and number is not None and first <= max(number, spill.end):
+                spill = spill._replace(chunks=(*spill.chunks, Chunk(of_file, first, end, newest_ms)), done=number)
+            spills[broker_id] = spill
+        return Others(is_known, tuple(spills.values()), done)
+
+    async def offer(self, chunk: Chunk, lines: bytes, oldest_ms: int, done: int) -> None:
+        """Let other brokers store some lines. `oldest_ms`: of the line at `done`, the first that is not stored."""
+        self._holding.spilled_since = oldest_ms
+        self._has_offered = True
+        async with self._in_time() as connection:
+            await connection.execute(sql("offer_chunk"), self._me, *chunk, lines, oldest_ms, done)
+            self._offered_bytes += len(lines)
+            if self._offered_bytes > _OFFERED_BYTES_MAX:
+                self._offered_bytes = 0
+                try:
+                    await connection.execute(sql("clean_chunks"))
+                except (asyncpg.QueryCanceledError, asyncpg.InsufficientPrivilegeError) as error:
+                    # It took too long or is not allowed. Autovacuum does it later.
+                    log.info("spill_chunks_not_cleaned", problem=str(error))
+
+    async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
+        """The lines of a chunk; none where it is not there any more."""
+        async with self._in_time() as connection:
+            lines: bytes | None = await connection.fetchval(
+                sql("chunk_lines"), UUID(rank[1]), chunk.file, chunk.first, chunk.end
+            )
+        return lines
 
     async def held_up_by(self) -> str:
         """The broker that keeps the oldest messages, or those that were there before and did not come back yet."""
@@ -191,9 +257,9 @@ class Replaying:
                 connection = await self._connected()
                 is_connected = True
                 yield connection
-        except Unregistered as error:
+        except (Unregistered, asyncpg.DeadlockDetectedError) as error:
             self._let_go()
-            raise Unavailable("the database says otherwise how far this file is; it is tried again") from error
+            raise LinesMoved("another broker stores lines of the same file; it is tried again") from error
         except CROSSED as error:
             self._let_go()
             raise Unavailable(f"somebody else changed the same at the same time; it is tried again: {error}") from error

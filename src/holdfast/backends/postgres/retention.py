@@ -63,7 +63,7 @@ class Retention:
                 deleted = await self.expire()
                 await self.prune_ids()
                 await self.sweep()
-                await self._database.fetch(sql("forget_brokers"))
+                await self._database.change(sql("forget_brokers"))
                 # What other brokers stored is heard of, but not how large it was.
                 for row in await self._database.fetch(sql("all_partitions")):
                     self._known.told(*row)
@@ -147,7 +147,7 @@ class Retention:
 
     async def _delete_below(self, state: PartitionState, start: int, cut: int) -> int | None:
         """How many messages were deleted; none where another broker was faster."""
-        moved = await self._database.fetch(sql("expire"), state.topic_id, state.id.number, start, cut)
+        moved = await self._database.change(sql("expire"), state.topic_id, state.id.number, start, cut)
         if not moved:
             return None
         messages, start, size_bytes, _ = moved[0]
@@ -166,7 +166,7 @@ class Retention:
                     pass
                 while await self._delete("sweep_ids", topic_id, _STEP):
                     pass
-                await self._database.fetch(sql("swept"), topic_id)
+                await self._database.change(sql("swept"), topic_id)
 
     async def _delete(self, statement: str, *values: object) -> int:
         async with self._database.connection() as connection:

@@ -16,7 +16,7 @@ from holdfast.backends.postgres.state import KnownBefore, KnownTopics, topic_of
 from holdfast.model.errors import TooManyTopics, TopicExists, TopicNotFound
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.names import is_internal
-from holdfast.model.topics import Topic, TopicConfig
+from holdfast.model.topics import Topic, TopicConfig, topic_token
 
 log = structlog.get_logger("holdfast.postgres")
 
@@ -43,8 +43,8 @@ class Topics:
     def partitions_left(self) -> int:
         return self._partitions_max - len(self._known.partitions)
 
-    async def create(self, name: TopicName, config: TopicConfig) -> Topic:
-        """Raises `TopicExists`, `TooManyTopics`, `Unavailable`."""
+    async def create(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
+        """Raises `TopicExists`, `TooManyTopics`, `Unavailable`, `LeaderChanged`."""
         if name in self._known.by_name:
             raise TopicExists(f"topic {name} exists already")
         if config.retention_ms is None and config.retention_bytes is None and not is_internal(name):
@@ -57,8 +57,8 @@ class Topics:
                 f"there are {len(self._known.partitions)} partitions, at most {self._partitions_max} may be; "
                 "delete a topic, or ask for fewer partitions"
             )
-        token, created_ms = str(uuid_utils.uuid7()), self._now_ms()
-        created = await self._database.fetch(
+        token, created_ms = topic_token(str(uuid_utils.uuid7()), maker), self._now_ms()
+        created = await self._database.change(
             sql("create_topic"),
             name,
             token,
@@ -80,7 +80,7 @@ class Topics:
         topic = self._known.by_name.get(name)
         if topic is None:
             raise TopicNotFound(f"there is no topic {name}")
-        async with self._database.connection() as connection, connection.transaction():
+        async with self._database.connection(changes=True) as connection, connection.transaction():
             await connection.fetch(sql("lock_topic"), topic.id)
             deleted = await connection.fetch(sql("delete_topic"), topic.id)
         self._known.deleted(topic.id)

@@ -96,10 +96,12 @@ async def _prepared(
     keys = sorted({write.key for write in writes})
     locked = await connection.fetch(sql("lock_partitions"), [key[0] for key in keys], [key[1] for key in keys])
     ends: dict[Key, int] = {(topic_id, number): end for topic_id, number, end in locked}
+    present: list[Write] = []
     for write in writes:
         if write.key not in ends:
             write.refuse(TopicNotFound(f"topic {write.state.id.topic} was deleted"))
-    present = [write for write in writes if write.key in ends]
+        else:
+            present.append(write)
     newest = await Stamps.read(connection, present)
     known: Offsets = {}
     looked_up = [write for write in present if write.is_looked_up]

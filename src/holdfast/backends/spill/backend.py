@@ -37,6 +37,7 @@ from holdfast.backends.spill.new_topics import NewTopics
 from holdfast.backends.spill.pacing import Pacing
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.replay import TROUBLE, Replayer, ReplaySettings
+from holdfast.backends.spill.retrying import Retrying
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.backends.spill.stats import SpillStats
 from holdfast.backends.spill.stuck import Stuck
@@ -49,6 +50,8 @@ from holdfast.broker.passing import PassingBackend
 from holdfast.model import names
 from holdfast.model.errors import (
     DataDirectoryError,
+    LeaderChanged,
+    OutcomeUnknown,
     ShuttingDown,
     Unavailable,
 )
@@ -115,6 +118,13 @@ class SpillBackend(PassingBackend):
             self._losable_appender, self._losable_waiting, self._new_last_lap(), keeps_time=False
         )
         self._losable_replayer.on_stored = lambda count: self.health.recovered()
+        self._retrying = Retrying(
+            self.directory,
+            target,
+            self.stats,
+            settings.retry_interval_s,
+            {files.FAILOVER: self.replayer, files.QOS0: self._losable_replayer},
+        )
         self.losable = Losable(self._losable_appender, self.stats, self._forward_losable, now_ms)
         self._attempts = Attempts(target, self.deadline, self.stats, on_trouble=self._give_up, keep=self._keep)
         self._remembered = TopicMemory(settings.directory)
@@ -184,6 +194,7 @@ class SpillBackend(PassingBackend):
         except OSError as error:
             self.directory.close()
             raise DataDirectoryError(f"cannot read the spill in {self.directory.path}: {error.strerror}") from error
+        await self._count(found)
         self.inner.watch_topics(self._remembered.add)
         self.inner.watch_deletions(self._remembered.remove)
         self._appender.start()
@@ -192,6 +203,16 @@ class SpillBackend(PassingBackend):
             # At once, so that the first push need not queue behind what may be there.
             await self._take_stock(found)
         self._task = asyncio.get_running_loop().create_task(self._run(found))
+
+    async def _count(self, found: Sequence[SpillFile]) -> None:
+        """Know how much waits before anybody asks; by partition it is counted later, while pushes are taken."""
+        try:
+            for replayer, kind in ((self.replayer, files.FAILOVER), (self._losable_replayer, files.QOS0)):
+                left = [file for file in found if file.kind == kind]
+                replayer.found(len(left), await asyncio.to_thread(files.about_lines, left))
+            self.stats.failed_events = await asyncio.to_thread(files.count_failed, self.directory.path)
+        except OSError as error:
+            log.warning("spill_uncounted", directory=str(self.directory.path), problem=str(error))
 
     async def stop(self) -> None:
         """Make what waits durable; it is stored at the next start, as far as it is not by now."""
@@ -242,7 +263,7 @@ class SpillBackend(PassingBackend):
         except OSError as error:
             self._stuck.goes_on(error)
             return
-        self.stats.failed_events += failed
+        self.stats.failed_events = failed
         self._stuck.is_over()
 
     async def _replay(self) -> None:
@@ -261,6 +282,7 @@ class SpillBackend(PassingBackend):
         self.health.recovered(is_proven=not self.replayer.is_held_up)
         if self.replayer.is_drained:
             self._new_topics.clear()
+            await self._retrying.look()
 
     def _on_stored(self, count: int) -> None:
         self.health.recovered()
@@ -281,7 +303,7 @@ class SpillBackend(PassingBackend):
     @property
     def pending(self) -> int:
         """Messages that are kept and not stored yet."""
-        return self.waiting.total + self._losable_replayer.pending_events
+        return self.replayer.pending_events + self._losable_replayer.pending_events
 
     @property
     def is_drained(self) -> bool:
@@ -342,6 +364,9 @@ class SpillBackend(PassingBackend):
         except Unavailable as error:
             self._give_up(error.message)
             return self._keep(partition, batch, since_s=since_s)
+        except OutcomeUnknown as error:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(error)
         return self._attempts.wait_for(future, partition, batch, mark, since_s)
 
     def _forward_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
@@ -383,6 +408,8 @@ class SpillBackend(PassingBackend):
 
         So it need not become batches first, one for each partition, of which nothing is left a moment later.
         """
+        if pushed.labels is not None:
+            return None  # lines of pushes have no place for them: they are kept as any other message
         numbers = admit.numbers_of(topic, pushed.names)
         places = {number: PartitionId(topic.name, number) for number in numbers.values()}
         # In the last lap those who push wait for it, whatever way they came.
@@ -403,15 +430,21 @@ class SpillBackend(PassingBackend):
         """While nobody can say which topics there are, one that may be created by use is taken to be there."""
         return self._new_topics.topic(name)
 
-    async def create_topic(self, name: TopicName, config: TopicConfig) -> Topic:
-        """In time, or not at all: whoever publishes to a new topic waits for it."""
-        return await self._in_time(lambda: self.inner.create_topic(name, config))
+    async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
+        """In time, or not known: whoever publishes to a new topic waits for it."""
+        return await self._in_time(lambda: self.inner.create_topic(name, config, maker), changes=True)
 
     async def catch_up_cursors(self) -> None:
-        """In time, or not at all: whoever asks for what is not known here is perhaps about to publish to it."""
-        await self._in_time(self.inner.catch_up_cursors)
+        """In time, or not at all: whoever asks for what is not known here is perhaps about to publish to it.
 
-    async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T:
+        A store that has no room for another topic is asked all the same: deleting one makes room.
+        """
+        if self.health.is_refusing and self.inner.problem() is None:
+            await self.inner.catch_up_cursors()
+        else:
+            await self._in_time(self.inner.catch_up_cursors)
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]], *, changes: bool = False) -> T:
         if not self.health.is_reached:
             raise Unavailable(f"the store is away: {self.health.reason}")
         limit_s = self.deadline.seconds
@@ -421,8 +454,9 @@ class SpillBackend(PassingBackend):
         except TimeoutError:
             self.deadline.missed()
             self._give_up(f"it did not answer within {limit_s * 1000:.0f} ms")
-            raise Unavailable(f"the store did not answer within {limit_s * 1000:.0f} ms; try again") from None
-        except Unavailable as error:
+            silent = f"the store did not answer within {limit_s * 1000:.0f} ms; try again"
+            raise (LeaderChanged(f"this may be done or not: {silent}") if changes else Unavailable(silent)) from None
+        except (Unavailable, OutcomeUnknown) as error:
             if not isinstance(error, ShuttingDown):
                 self._give_up(error.message)
             raise

@@ -132,7 +132,7 @@ def _begin(topic: TopicName, number: int | None, time_ms: int, at_ms: int, tried
     place = "null" if number is None else str(number)
     mark = "" if tried is None else f',"tried":{fields.encode(tried).decode()}'
     return (
-        f'{{"queue":"{topic}","partition":"{DEFAULT_PARTITION}","transaction_id":"","trace_id":"","namespace":"",'
+        f'{{"queue":{fields.encode(topic).decode()},"partition":"{DEFAULT_PARTITION}","transaction_id":"","trace_id":"","namespace":"",'
         f'"task":"","number":{place},"time":{time_ms},"at":{at_ms}{mark},'
     ).encode()
 

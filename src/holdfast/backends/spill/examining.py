@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from holdfast.backends.spill import inspecting
+from holdfast.backends.spill import files, inspecting
 from holdfast.backends.spill.appending import WARN_TIMES
 from holdfast.storage.examined import Kind, Report
 
@@ -40,6 +40,10 @@ def examine_spill(path: Path, report: Report, *, free_bytes_min: int) -> None:
             report.found(Kind.SPILL_DAMAGED, path, f"{found.bad} lines do not match their sums")
         if found.failed:
             report.found(Kind.SPILL_FAILED, path / "failed", f"{found.failed} lines")
+        if found.recovering:
+            report.found(Kind.SPILL_RECOVERING, path / files.RECOVERING, f"files: {found.recovering}")
+        for name in found.bad_progress:
+            report.found(Kind.SPILL_PROGRESS_DAMAGED, path / name, "it does not say how many lines are stored")
         room = os.statvfs(path)
         free_bytes = room.f_bavail * room.f_frsize
         if free_bytes < WARN_TIMES * free_bytes_min:

@@ -7,6 +7,7 @@
     failover_<UUIDv7>.buf.tmp      being written
     failover_<UUIDv7>.buf          complete: will be stored and then deleted, the lowest name first
     qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
+    failover_<12 digits>.buf[.tmp] of Queen MQ, which is given a whole name and sums at the next start (`queen`)
     recovering/, recovered/        files of a recovery in bulk (`holdfast.recovery.backlog`), which no broker looks at
     failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
 
@@ -40,8 +41,9 @@ from __future__ import annotations
 import base64
 import os
 import re
-import secrets
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 from uuid import UUID
@@ -50,7 +52,7 @@ import msgspec
 import structlog
 import uuid_utils
 
-from holdfast.backends.spill import sums
+from holdfast.backends.spill import queen, sums
 from holdfast.backends.spill.events import BadLine
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.limits import MIB
@@ -63,7 +65,9 @@ log = structlog.get_logger("holdfast.spill")
 RECOVERING: Final = "recovering"
 FAILOVER: Final = "failover"
 QOS0: Final = "qos0"
-_NAME: Final = re.compile(r"(failover|qos0)_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.buf(\.tmp)?\Z")
+_NAME: Final = re.compile(
+    r"(failover|qos0)_([0-9a-f]{8}-[0-9a-f]{4}(?:(?:-[0-9a-f]{4}){2}-[0-9a-f]{12})?)\.buf(\.tmp)?\Z"
+)
 LOCK: Final = "spill.lock"
 _IF_USED: Final = "stop it, or give this one a directory of its own with --spill-dir"
 _IF_UNUSABLE: Final = "name another with --spill-dir, or go without it with --no-spill"
@@ -71,6 +75,10 @@ _IF_UNUSABLE: Final = "name another with --spill-dir, or go without it with --no
 _FAILED_LOGGED_MAX: Final = 10
 # Read at once: nearly always a whole file, so that it is stored in one step. A line may be longer.
 _PIECE_BYTES: Final = 8 * MIB
+
+
+# Counted at a start before anybody is served: less than a second's reading.
+_COUNTED_BYTES_MAX: Final = 512 * MIB
 
 
 class SpillFile(NamedTuple):
@@ -135,19 +143,34 @@ class SpillDirectory:
         made = UUID(int=self._last_id)
         return SpillFile(kind, made, self.path / f"{kind}_{made}.buf.tmp")
 
-    def file_before(self, path: Path) -> SpillFile:
-        """The name of a complete file that is stored before one of that name, and before all that came later."""
+    def file_before(self, path: Path, content: bytes) -> SpillFile:
+        """The name of a complete file that is stored before one of that name, and before all that came later.
+
+        The same content has the same name, so the store recognises it if a crash leaves it in two places.
+        """
         match = _NAME.match(path.name)
         assert match is not None, "it is listed"
-        made = UUID(int=UUID(match[2]).int - 1 - secrets.randbelow(1 << 32))
+        made = UUID(int=queen.file_id(match[2]).int - 1 - zlib.crc32(content))
         return SpillFile(match[1], made, self.path / f"{match[1]}_{made}.buf")
 
     def recover(self) -> list[SpillFile]:
-        """Complete what a crash left, and list all that is to be stored. Raises `OSError`."""
+        """Take over what Queen MQ left, complete what a crash left, and list all that is to be stored.
+
+        Raises `OSError`.
+        """
+        self._adopt()
         for file in listed(self.path):
             if not file.is_complete:
                 self._complete(file)
         return [file for file in listed(self.path) if file.is_complete]
+
+    def _adopt(self) -> None:
+        for file in [*listed(self.path), *failed_of_queen(self.path)]:
+            ending = ".buf" if file.is_complete else ".buf.tmp"
+            names = (self.path / f"{file.kind}_{UUID(int=file.id.int + more)}{ending}" for more in count())
+            target = next(free for free in names if free == file.path or not free.exists())
+            if queen.adopt(file, target):
+                log.info("spill_adopted", file=file.path.name, now=target.name)
 
     def _complete(self, file: SpillFile) -> None:
         data = file.path.read_bytes()
@@ -214,9 +237,19 @@ def listed(path: Path) -> list[SpillFile]:
     found = []
     for each in path.iterdir():
         match = _NAME.match(each.name)
-        if match is not None and each.is_file():
-            found.append(SpillFile(match[1], UUID(match[2]), each))
+        if match is not None and each.is_file() and (queen.is_whole(match[2]) or _is_of_queen(each)):
+            found.append(SpillFile(match[1], queen.file_id(match[2]), each))
     return sorted(found, key=lambda file: (file.kind, file.id.int))
+
+
+def _is_of_queen(path: Path) -> bool:
+    return queen.is_of_queen(path) or queen.is_half_adopted(path)
+
+
+def failed_of_queen(path: Path) -> list[SpillFile]:
+    """Files of Queen MQ in `failed`: it puts them there as they are, to try them again a little later."""
+    directory = path / "failed"
+    return [file for file in listed(directory) if queen.is_of_queen(file.path)] if directory.is_dir() else []
 
 
 def completed(file: SpillFile) -> SpillFile:
@@ -245,9 +278,38 @@ def count_waiting(path: Path) -> int:
     return sum(piece.count(b"\n") for file in listed(path) for piece in pieces(file))
 
 
+def about_lines(found: Sequence[SpillFile]) -> int:
+    """How many lines files have: exactly, unless they are so large that counting would delay a start."""
+    counted_bytes = lines = left_bytes = 0
+    for file in found:
+        if counted_bytes > _COUNTED_BYTES_MAX:
+            left_bytes += file.path.stat().st_size
+            continue
+        for piece in pieces(file):
+            counted_bytes += len(piece)
+            lines += piece.count(b"\n")
+    return lines + left_bytes * lines // max(1, counted_bytes)
+
+
 def failed_files(path: Path) -> list[Path]:
     directory = path / "failed"
-    return sorted(each for each in directory.iterdir() if _NAME.match(each.name)) if directory.is_dir() else []
+    if not directory.is_dir():
+        return []
+    return sorted(each for each in directory.iterdir() if _NAME.match(each.name) and each.suffix == ".buf")
+
+
+def kind_of(path: Path) -> str:
+    return path.name.partition("_")[0]
+
+
+def failed_line(path: Path, position: int) -> Failed | None:
+    """The line of a file in `failed` that begins at a byte."""
+    with path.open("rb") as file:
+        file.seek(position)
+        try:
+            return msgspec.json.decode(file.readline(), type=Failed)
+        except msgspec.MsgspecError:
+            return None
 
 
 def read_piece(path: Path, position: int) -> bytes:

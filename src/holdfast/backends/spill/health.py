@@ -46,6 +46,8 @@ class Health:
     ) -> None:
         self.is_well = True
         self.is_reached = True
+        # Whether it answered when it was looked for last, and did not take what waits.
+        self.is_refusing = False
         self.reason = ""
         self._target = target
         self._deadline = deadline
@@ -60,7 +62,7 @@ class Health:
     def fell_back(self, reason: str) -> None:
         """The store is in trouble."""
         if self.is_well:
-            self.is_well = self.is_reached = False
+            self.is_well = self.is_reached = self.is_refusing = False
             self._stats.outages += 1
             log.warning("spill_began", problem=reason, hint="pushes are kept on this broker's disk until it is back")
             self._told_growth_s = time.monotonic()
@@ -68,7 +70,7 @@ class Health:
         elif reason != self.reason:
             log.info("spill_goes_on", problem=reason, pending=self._pending())
         if self.is_reached:
-            self.is_reached = False
+            self.is_reached, self.is_refusing = False, True
             self._not_before_s = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, max(self._pause_s_first, self._pause_s_max))
         self.reason = reason
@@ -83,6 +85,7 @@ class Health:
                 await self._target.probe()
         except TimeoutError:
             self._deadline.missed()
+            self.is_refusing = False
             return
         self.is_reached = True
         self._reached_s = time.monotonic()

@@ -6,15 +6,16 @@ import contextlib
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from holdfast.backends.spill import events, files
-from holdfast.backends.spill.files import SpillDirectory, SpillFile
+from holdfast.backends.spill import events, files, queen
+from holdfast.backends.spill.files import Failed, SpillDirectory, SpillFile
+from holdfast.backends.spill.log_target import Progress
 from holdfast.model.errors import DataDirectoryError
-from holdfast.storage.durable import sync_directory, write_file
+from holdfast.storage.durable import replace_file, sync_directory, write_file
 
 
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What there is. `broker` is the process that has the directory.
 
     `recovering` are files that a recovery in bulk has taken over and not finished: no broker stores those.
+    `bad_progress` are files of a cluster's node that do not say any more how far a file is stored.
     """
 
     directory: str
@@ -41,6 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     queues: dict[str, int]
     recovering: int = 0
+    bad_progress: list[str] = []
 
     @property
     def lines(self) -> int:
@@ -74,7 +77,9 @@ def owner(path: Path) -> int | None:
 def examine(path: Path) -> Report:
     """Every line of every file. Raises `DataDirectoryError`."""
     if not path.is_dir():
-        raise DataDirectoryError(f"there is no spill in {path}: name its directory, or the settings that do")
+        raise DataDirectoryError(
+            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
+        )
     queues: Counter[str] = Counter()
     reports = []
     for file in _listed(path):
@@ -88,12 +93,24 @@ def examine(path: Path) -> Report:
         failed=failed,
         queues=dict(queues),
         recovering=len(list((path / files.RECOVERING).glob("*.buf"))),
+        bad_progress=[each.name for each in sorted(path.glob("*.progress")) if not _is_progress(each)],
     )
+
+
+def _is_progress(path: Path) -> bool:
+    try:
+        msgspec.json.decode(path.read_bytes(), type=Progress)
+    except FileNotFoundError:
+        return True  # all of it is stored, and the broker has deleted it
+    except msgspec.MsgspecError:
+        return False
+    return True
 
 
 def _listed(path: Path) -> Iterable[SpillFile]:
     """Each file once: one that is completed meanwhile may be found under both of its names."""
-    return {(file.kind, file.id): file for file in files.listed(path)}.values()
+    found = [*files.failed_of_queen(path), *files.listed(path)]
+    return {(file.kind, file.id, file.path.parent): file for file in found}.values()
 
 
 def _examined(file: SpillFile, queues: Counter[str]) -> FileReport:
@@ -101,7 +118,7 @@ def _examined(file: SpillFile, queues: Counter[str]) -> FileReport:
     bad: list[str] = []
     times: list[int] = []
     for data in files.pieces(file):
-        read, faults = events.events_of(data)
+        read, faults = queen.events_of(data, file)
         bad += [f"line {lines + each.place + 1}: {each.reason}" for each in faults]
         present = [event for event in read if event is not None]
         queues.update(event.queue for event in present)
@@ -128,7 +145,7 @@ def exported(path: Path, queue: str | None) -> Iterator[bytes]:
     for file in _listed(path):
         with contextlib.suppress(FileNotFoundError):  # as above
             for data in files.pieces(file):
-                read, _ = events.events_of(data)
+                read, _ = queen.events_of(data, file)
                 for event, line in zip(read, data.split(b"\n"), strict=False):
                     if event is not None and queue in (None, event.queue):
                         yield line
@@ -144,30 +161,61 @@ def requeue(directory: SpillDirectory) -> int:
     """Put the lines of `failed` that can be read in front of all others; how many they are. Raises `OSError`.
 
     They are older than what waits, and what waits of their topics must not overtake them.
+    """
+    return sum(requeue_lines(directory, path)[1] for path in files.failed_files(directory.path))
+
+
+def requeue_lines(
+    directory: SpillDirectory,
+    path: Path,
+    is_wanted: Callable[[Failed], bool] = lambda line: True,
+    *,
+    stored: int | None = None,
+) -> tuple[SpillFile | None, int]:
+    """Put lines of one file of `failed` into a file to be stored, as far as they can be read; and how many they are.
+
+    `stored`: the number of a line that is stored by now. It goes from `failed`. Raises `OSError`.
 
     The new file is durable before the lines go from `failed`: a crash between leaves them in both, to be stored twice
     at worst, and never in neither. Of a file that is still there nobody can say whether its lines count as done.
     """
-    count = 0
-    for path in files.failed_files(directory.path):
-        if any((place / path.name).exists() for place in (directory.path, directory.path / files.RECOVERING)):
-            continue
-        noted = files.failed_lines(path)
-        again = [line.event.encode() for line in noted if line.event is not None and _is_good(line.event)]
-        if not again:
-            continue
-        file = directory.file_before(path)
-        write_file(file.path, b"".join(line + b"\n" for line in again))
+    if is_unfinished(directory.path, path):
+        return None, 0
+    noted = files.failed_lines(path)
+    before = directory.file_before(path, b"")
+    left: list[Failed] = []
+    again: list[bytes] = []
+    for line in noted:
+        good = storable(line, before) if is_wanted(line) and line.line != stored else None
+        if good is not None:
+            again.append(good)
+        elif line.line != stored:
+            left.append(line)
+    if len(left) == len(noted):
+        return None, 0
+    content = b"".join(line + b"\n" for line in again)
+    file = directory.file_before(path, content) if again else None
+    if file is not None:
+        write_file(file.path, content)
         sync_directory(directory.path)
-        left = [line for line in noted if line.event is None or not _is_good(line.event)]
-        if left:
-            write_file(path, b"".join(msgspec.json.encode(line) + b"\n" for line in left))
-        else:
-            path.unlink()
-        sync_directory(path.parent)
-        count += len(again)
-    return count
+    if left:
+        replace_file(path, b"".join(msgspec.json.encode(line) + b"\n" for line in left))
+    else:
+        path.unlink()
+    sync_directory(path.parent)
+    return file, len(again)
 
 
-def _is_good(line: str) -> bool:
-    return not events.events_of(line.encode() + b"\n")[1]
+def is_unfinished(directory: Path, failed: Path) -> bool:
+    """Whether the file is still there, here or in a recovery in bulk, of which these lines are in `failed`."""
+    return any((place / failed.name).exists() for place in (directory, directory / files.RECOVERING))
+
+
+def storable(line: Failed, file: SpillFile) -> bytes | None:
+    """A line as it is to be stored; none if it cannot be read. One of Queen MQ gets a sum."""
+    if line.event is None:
+        return None
+    data = line.event.encode()
+    if not events.events_of(data + b"\n")[1]:
+        return data
+    return queen.line_of(data, file.id, line.line)

@@ -9,6 +9,9 @@ It is written, synced and renamed before a step and after it. Crash case: `tryin
 knows how much of the step was stored, so the partitions are read from those ends on, and messages whose ids are there
 are left out. The same is done, with the mark of the push, for one whose first try was not answered. A log says what is
 in it, however late it is asked.
+
+A progress file that is damaged says nothing. Then the partitions are read from their beginning, and `is_lost` notes
+that until the whole file is stored.
 """
 
 from __future__ import annotations
@@ -20,19 +23,25 @@ from typing import Final
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from holdfast.backends.spill.events import message_of
 from holdfast.backends.spill.files import FAILOVER
 from holdfast.backends.spill.ports import Batch
 from holdfast.broker.backend import Backend
-from holdfast.model.errors import CallerError, OffsetOutOfRange
+from holdfast.model.errors import CallerError, DamagedData, OffsetOutOfRange
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.messages import BatchPublished
+from holdfast.model.spill import Chunk, Others, Rank
 from holdfast.storage.durable import replace_file, sync_directory
 from holdfast.wire import batch_builder, push_batch, record_batch
 
+log = structlog.get_logger("holdfast.spill")
+
 _READ_BYTES: Final = 4 * MIB
+# More lines than any file has.
+_UNKNOWN: Final = 1 << 53
 # Of batches that become one.
 _JOINED_BYTES_MAX: Final = 1 * MIB
 
@@ -43,6 +52,8 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     done: int = 0
     trying: int = 0
     ends: dict[str, int] = {}
+    # The file was damaged: nobody knows what was stored, nor where partitions ended before.
+    is_lost: bool = False
 
 
 class LogTarget:
@@ -58,7 +69,10 @@ class LogTarget:
         return f"{partition}@{self._inner.end_offset(partition)}"
 
     def abandon(self) -> dict[asyncio.Future[BatchPublished], str | None]:
-        """What is on its way to other nodes cannot be called back."""
+        """What is on its way to other nodes cannot be called back: its mark tells later.
+
+        What was not sent yet is not sent any more, as its future is cancelled.
+        """
         return {}
 
     async def reach(self) -> None:
@@ -77,7 +91,9 @@ class LogTarget:
     async def progress(self, file: UUID) -> int:
         return (await asyncio.to_thread(self._noted, file)).done
 
-    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
+    async def store(
+        self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
+    ) -> int:
         return await self._store(
             file, number, [(partition, push_batch.as_batch(batch)) for partition, batch in batches]
         )
@@ -86,10 +102,10 @@ class LogTarget:
         before = await asyncio.to_thread(self._noted, file)
         given = _count(batches)
         if before.trying > before.done:
-            batches = await self._without_stored(batches, before.ends)
+            batches = await self._without_stored(batches, before)
         repeated = given - _count(batches)
         ends = {str(partition): int(self._inner.end_offset(partition)) for partition, _ in batches}
-        trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)})
+        trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)}, before.is_lost)
         await asyncio.to_thread(self._note, file, trying)
         runs = [self._forward_in_order(partition, run) for partition, run in _joined(batches).items()]
         done = await asyncio.gather(*runs, return_exceptions=True)
@@ -99,7 +115,7 @@ class LogTarget:
         )
         if failures:
             raise failures[0]
-        after = Progress(number, trying.trying, trying.ends) if trying.trying > number else Progress(number)
+        after = msgspec.structs.replace(trying, done=number) if trying.trying > number else Progress(number)
         await asyncio.to_thread(self._note, file, after)
         return repeated + sum(each for each in done if isinstance(each, int))
 
@@ -117,8 +133,18 @@ class LogTarget:
     def announce(self, oldest_ms: int | None) -> None:
         """Other nodes keep what they are given themselves."""
 
-    async def horizon_ms(self) -> float:
-        return float("inf")
+    @property
+    def rank(self) -> Rank:
+        return "", ""
+
+    async def others(self, file: UUID) -> Others:
+        return Others(is_known=True)
+
+    async def offer(self, chunk: Chunk, lines: bytes, oldest_ms: int, done: int) -> None:
+        raise AssertionError("there is nobody to offer it to")
+
+    async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
+        raise AssertionError("nobody offers anything")
 
     async def held_up_by(self) -> str:
         return "nobody"
@@ -126,11 +152,11 @@ class LogTarget:
     # --- what a log has ---------------------------------------------------------------------------------
 
     async def _without_stored(
-        self, batches: Sequence[tuple[PartitionId, bytearray]], ends: dict[str, int]
+        self, batches: Sequence[tuple[PartitionId, bytearray]], before: Progress
     ) -> list[tuple[PartitionId, bytearray]]:
         left: list[tuple[PartitionId, bytearray]] = []
         for partition, batch in batches:
-            end = ends.get(str(partition))
+            end = 0 if before.is_lost else before.ends.get(str(partition))
             if end is None:
                 left.append((partition, batch))
                 continue
@@ -159,6 +185,10 @@ class LogTarget:
                 batches = await self._inner.read(partition, offset, _READ_BYTES)
             except OffsetOutOfRange:
                 break  # retention was faster: what expired was stored
+            except DamagedData as damage:
+                # What is lost there is stored again: that is what the spill is for.
+                offset = Offset(damage.next_offset)
+                continue
             for batch in batches:
                 if record_batch.has_ids(batch):
                     found |= wanted & {record_batch.record_id(each) for each in record_batch.decode_records(batch)}
@@ -177,6 +207,9 @@ class LogTarget:
             return msgspec.json.decode(self._path(file).read_bytes(), type=Progress)
         except FileNotFoundError:
             return Progress()
+        except msgspec.MsgspecError as error:
+            log.error("spill_progress_damaged", file=self._path(file).name, problem=str(error))
+            return Progress(trying=_UNKNOWN, is_lost=True)
 
     def _note(self, file: UUID, progress: Progress) -> None:
         replace_file(self._path(file), msgspec.json.encode(progress) + b"\n")

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
+from holdfast.model.spill import Chunk, Others, Rank
 from holdfast.wire.push_batch import TimedPush
 
 # What is stored in a partition: a record batch, or the columns of which one would be made.
@@ -50,8 +51,13 @@ class Target(Protocol):
         """How many lines of a file are stored."""
         ...
 
-    async def store(self, file: UUID, number: int, batches: Sequence[Batch]) -> int:
+    async def store(
+        self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
+    ) -> int:
         """Store batches; from then on `number` lines of the file are. Raises `CallerError` for what it never takes.
+
+        `others`: files of other brokers, of which lines are among the batches: from which line on, and up to which.
+        Raises `LinesMoved` where another broker has stored some of these lines.
 
         Returns how many of the messages were there already, as their ids tell.
         """
@@ -65,8 +71,21 @@ class Target(Protocol):
         """Tell other brokers of the time of the oldest message kept here."""
         ...
 
-    async def horizon_ms(self) -> float:
-        """Up to which time messages may be stored now: other brokers may keep older ones."""
+    @property
+    def rank(self) -> Rank:
+        """Where this broker stands among others that kept messages at the same time."""
+        ...
+
+    async def others(self, file: UUID) -> Others:
+        """The other brokers that keep messages, and how far this broker's file is."""
+        ...
+
+    async def offer(self, chunk: Chunk, lines: bytes, oldest_ms: int, done: int) -> None:
+        """Let other brokers store lines of this one. `oldest_ms`: of the line at `done`, the first not stored."""
+        ...
+
+    async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
+        """The lines that the broker of that rank offers; none where they are not there any more."""
         ...
 
     async def held_up_by(self) -> str:

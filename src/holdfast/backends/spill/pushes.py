@@ -24,7 +24,8 @@ def lines_of(
 ) -> bytes:
     """A line for each message; `numbers` has the number of each name's partition, none where it is yet to be chosen."""
     names = {name: fields.encode(name).decode() for name in numbers}
-    begins = {name: f'{{"queue":"{topic}","partition":{text},"transaction_id":"' for name, text in names.items()}
+    queue = fields.encode(topic).decode()
+    begins = {name: f'{{"queue":{queue},"partition":{text},"transaction_id":"' for name, text in names.items()}
     places = {name: _place(number, time_ms, at_ms) for name, number in numbers.items()}
     mark = "" if tried is None else f'"tried":{fields.encode(tried).decode()},'
     values: Sequence[bytes]

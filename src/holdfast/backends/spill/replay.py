@@ -28,9 +28,11 @@ from holdfast.backends.spill.setting_aside import SetAside
 from holdfast.backends.spill.stats import SpillStats
 from holdfast.backends.spill.stretches import Reader, Stretch, counted, counted_between, counts_of, tried_of
 from holdfast.backends.spill.telling import Teller
+from holdfast.backends.spill.turns import Turn, Turns
 from holdfast.backends.spill.waiting import Waiting
-from holdfast.model.errors import BadMessage, CallerError, LeaderChanged, Unavailable
+from holdfast.model.errors import BadMessage, CallerError, OutcomeUnknown, Unavailable
 from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.spill import LinesMoved
 from holdfast.model.topics import Topic
 
 log = structlog.get_logger("holdfast.spill")
@@ -99,11 +101,11 @@ class Replayer:
         # Stretches that the store refuses are halved until the line is found.
         self._step_max = _STEP_EVENTS_MAX
         self._tries = 0
-        # The time of the message that comes next, where it was too new to be stored yet.
-        self._held_up_ms: int | None = None
+        self._turns = Turns(target, self._aside)
         # Up to which line of the current file messages do not count as waiting any more.
         self._passed_until: tuple[SpillFile | None, int] = None, 0
         self._gone: list[UUID] = []
+        self._found_files = self._found_events = 0
         # Messages that are stored in a second, as of late.
         self._rate = 0.0
         self.reader = Reader(settings.batch_messages_max)
@@ -121,13 +123,22 @@ class Replayer:
     @property
     def is_held_up(self) -> bool:
         """Whether others' older messages are waited for."""
-        return self._held_up_ms is not None
+        return self._turns.is_held_up
 
     @property
     def pending_events(self) -> int:
-        return self._waiting.total
+        return self._waiting.total + (0 if self._waiting.is_known else self._found_events)
+
+    @property
+    def file_count(self) -> int:
+        """Completed files that wait to be stored."""
+        return len(self.pending_files) + (0 if self._waiting.is_known else self._found_files)
 
     # --- what an earlier broker left --------------------------------------------------------------------
+
+    def found(self, file_count: int, events: int) -> None:
+        """What there is, until `look_at` has counted it by partition."""
+        self._found_files, self._found_events = file_count, events
 
     async def look_at(self, found: Sequence[SpillFile]) -> None:
         """Count what there is, by partition, so that it is known what has to queue.
@@ -152,6 +163,27 @@ class Replayer:
             self._startup_until_s = time.monotonic() + self._settings.startup_s
             log.info("spill_found", files=len(old), events=sum(each.events for each in old))
         self.announce()
+
+    async def take_over(self, file: CompletedFile) -> None:
+        """Store a file that was made of older ones. Only while no other is there."""
+        assert not self.pending_files, "its lines are older than those of all others"
+        counts, _ = await asyncio.to_thread(counted, file.file)
+        for partition, count in counts.items():
+            self._waiting.add(partition, count)
+        self.pending_files.append(file)
+        self.announce()
+
+    async def store_alone(self, writer: UUID, number: int, event: Event) -> None:
+        """Store one message, unless `writer` says that it did. Raises `CallerError`, and what storing raises."""
+        if await self._target.progress(writer) == number:
+            return
+        fresh = await self._not_stored([event])
+        _, refused = await self._prepare(fresh, set(map(place_of, fresh)))
+        if refused:
+            raise next(iter(refused.values()))
+        made = batches.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
+        await self._target.store(writer, number, made)
+        self._stats.replayed_events += 1
 
     # --- one round ------------------------------------------------------------------------------------
 
@@ -181,6 +213,9 @@ class Replayer:
                 self._startup_until_s = float("-inf")
                 self.announce()
                 self._teller.complete()
+        except BaseException:
+            self._turns.reset()
+            raise
         finally:
             self._last_lap.end()
         if self.is_drained:
@@ -196,7 +231,7 @@ class Replayer:
     def _without(self, current: CompletedFile) -> bool:
         """Go on without a file that somebody took away. Raises `FileNotFoundError` where it is the whole directory."""
         self._tell_gone(current)
-        self._held_up_ms = None
+        self._turns.reset()
         self.pending_files.popleft()
         self.announce()
         return True
@@ -214,8 +249,30 @@ class Replayer:
 
     async def _replay_file(self, current: CompletedFile) -> bool:
         """Whether all of a file is stored; it is deleted then."""
-        if self._held_up_ms is not None and await self._is_held_up(self._held_up_ms, await self._target.horizon_ms()):
+        file = current.file
+        if self._keeps_time and await self._turns.is_still_held_up(file):
+            await self._tell_held_up()
             return False
+        while True:
+            try:
+                if not await self._replay_lines(current):
+                    return False
+            except LinesMoved:
+                self._turns.reset()
+                continue
+            break
+        file.path.unlink(missing_ok=True)
+        self._turns.reset()
+        self.pending_files.popleft()
+        self._gone.append(file.id)
+        self._teller.file_done()
+        self.announce()
+        if len(self._gone) >= _GONE_MAX:
+            await self._forget_gone()
+        return True
+
+    async def _replay_lines(self, current: CompletedFile) -> bool:
+        """Whether all lines of a file are stored. Raises `LinesMoved` where another broker stores some of them."""
         file = current.file
         done = await self._target.progress(file.id)
         await self._pass_stored(file, done)
@@ -232,21 +289,21 @@ class Replayer:
             await self._set_aside.bad(file, [each._replace(place=done + each.place) for each in bad])
             while waiting:
                 stretch = stretches.next_of(waiting, self._step_events())
-                allowed = await self._allowed(stretch.events)
-                if not allowed:
+                turn = await self._turn(file, done, stretch)
+                if turn is None:
+                    await self._tell_held_up()
                     return False
-                if await self._step(file, done, stretch.first(allowed)):
-                    stretches.drop(waiting, allowed)
-                    done += allowed
-                    self._passed_until = file, done
-                    self._teller.stored(allowed, files=len(self.pending_files), pending=self._waiting.total)
-        file.path.unlink(missing_ok=True)
-        self.pending_files.popleft()
-        self._gone.append(file.id)
-        self._teller.file_done()
-        self.announce()
-        if len(self._gone) >= _GONE_MAX:
-            await self._forget_gone()
+                own = stretch.first(turn.own)
+                if turn.is_done:
+                    self._passed(own.counts)
+                    self._stats.replayed_events += own.counts.total()
+                    self.on_stored(own.counts.total())
+                elif not await self._step(file, done, own, turn):
+                    continue
+                stretches.drop(waiting, turn.own)
+                done += turn.own
+                self._passed_until = file, done
+                self._teller.stored(turn.own, files=len(self.pending_files), pending=self._waiting.total)
         return True
 
     async def _forget_gone(self) -> None:
@@ -272,60 +329,56 @@ class Replayer:
         """Whether publishers want the store, too. What an earlier broker left comes first, for a while."""
         return self._is_busy() and time.monotonic() > self._startup_until_s
 
-    async def _allowed(self, read: Sequence[Event | None]) -> int:
-        """How many of them are not newer than what another broker keeps."""
+    async def _turn(self, file: SpillFile, done: int, stretch: Stretch) -> Turn | None:
+        """What is stored next; none where other brokers' older messages come first."""
         if not self._keeps_time:
-            return len(read)
-        oldest = next((event.at for event in read if event is not None), None)
+            return Turn(len(stretch.events))
+        oldest = next((event.at for event in stretch.events if event is not None), None)
         if not self.is_stuck:
             self._target.announce(oldest if oldest is not None else self._oldest_ms())
-        horizon_ms = await self._target.horizon_ms()
-        newest = read[-1]
-        if newest is not None and newest.at <= horizon_ms:
-            return len(read)  # times rise within a file
-        late = ((place, event.at) for place, event in enumerate(read) if event is not None and event.at > horizon_ms)
-        allowed, at_ms = next(late, (len(read), None))
-        if not allowed and at_ms is not None:
-            await self._is_held_up(at_ms, horizon_ms)
-        return allowed
+        return await self._turns.next(file, done, stretch.events, self._step_events())
 
-    async def _is_held_up(self, at_ms: int, horizon_ms: float) -> bool:
-        """Whether a message has to wait for others' older ones; known before it is read again and again."""
-        self._held_up_ms = at_ms if at_ms > horizon_ms else None
+    async def _tell_held_up(self) -> None:
         if self.is_held_up and self._teller.is_worth_a_word():
             self._teller.held_up(await self._target.held_up_by())
-        return self.is_held_up
 
-    async def _step(self, file: SpillFile, done: int, stretch: Stretch) -> bool:
-        """Store a stretch; false where it has to be tried again, smaller."""
+    async def _step(self, file: SpillFile, done: int, own: Stretch, turn: Turn) -> bool:
+        """Store lines, perhaps with others' among them; false where it has to be tried again, smaller."""
         began_s = time.monotonic()
-        present = [event for event in stretch.events if event is not None]
-        fresh = present if stretch.batches is not None else await self._not_stored(present)
+        lines = turn.events if turn.others else own.events
+        present = [event for event in lines if event is not None]
+        is_made = own.batches is not None and not turn.others
+        fresh = present if is_made else await self._not_stored(present)
         known = len(present) - len(fresh)
         try:
-            places = set(map(place_of, fresh) if stretch.batches is None else stretch.counts)
+            places = set(own.counts if is_made else map(place_of, fresh))
             is_as_it_was, refused = await self._prepare(fresh, places)
+            if refused and turn.others:
+                raise next(iter(refused.values()))
             if refused:
-                await self._set_aside.of_topics(file, done, stretch.events, fresh, refused)
+                await self._set_aside.of_topics(file, done, own.events, fresh, refused)
                 fresh = [event for event in fresh if event.queue not in refused]
-            made = stretch.batches if is_as_it_was and not refused else None
+            made = own.batches if is_made and is_as_it_was and not refused else None
             if made is None:
                 made = batches.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
-            repeated = await self._target.store(file.id, done + len(stretch.events), made)
+            repeated = await self._target.store(file.id, done + len(own.events), made, turn.others)
         except CallerError as error:
-            return await self._refused(file, done, stretch.events, error)
+            return await self._refused(file, done, own.events, turn, error)
         except TROUBLE:
             # It may be too much for the time a step has.
-            self._step_max = max(1, len(stretch.events) // 2)
+            self._step_max = max(1, len(lines) // 2)
             raise
         self._tries = 0
         if time.monotonic() - began_s < _STEP_S_MAX:
             self._step_max = min(_STEP_EVENTS_MAX, self._step_max * 2)
-        self._stats.replayed_events += len(fresh) - repeated
-        self._stats.already_stored_events += known + repeated
-        self._passed(stretch.counts)
-        self.on_stored(len(present))
-        rate = len(stretch.events) / max(1e-3, time.monotonic() - began_s)
+        # The brokers of others' lines count those; of repeated ones nobody knows whose they are.
+        kept = own.counts.total()
+        there = min(kept, known + repeated)
+        self._stats.replayed_events += min(kept, len(fresh)) - min(kept, repeated)
+        self._stats.already_stored_events += there
+        self._passed(own.counts)
+        self.on_stored(kept)
+        rate = len(lines) / max(1e-3, time.monotonic() - began_s)
         self._rate = rate if not self._rate else (3 * self._rate + rate) / 4
         if self._makes_room():
             await asyncio.sleep(_PAUSE_SHARE * (time.monotonic() - began_s))
@@ -336,7 +389,7 @@ class Replayer:
             self._waiting.remove(partition, count)
 
     async def _pass_stored(self, file: SpillFile, done: int) -> None:
-        """Lines that were stored by an earlier broker, or by a step whose answer was lost, wait no longer.
+        """Lines wait no longer that an earlier broker stored, another one, or a step whose answer was lost.
 
         And those wait again that a store lacks which took the place of the one before.
         """
@@ -350,6 +403,8 @@ class Replayer:
         else:
             self._passed(counts)
             self._stats.replayed_events += lines if is_known else 0
+            if lines and is_known:
+                self.on_stored(lines)
         self._passed_until = file, done
 
     async def _not_stored(self, present: list[Event]) -> list[Event]:
@@ -383,6 +438,14 @@ class Replayer:
                 event.number = None
         return not gone, refused
 
+    async def _aside(self, file: SpillFile, first: int, lines: Sequence[Event | None]) -> set[int]:
+        """Set aside those lines whose topics are refused, before others are offered the rest."""
+        present = [event for event in lines if event is not None]
+        _, refused = await self._prepare(present, set(map(place_of, present)))
+        if refused:
+            await self._set_aside.of_topics(file, first, lines, present, refused)
+        return {place for place, event in enumerate(lines) if event is not None and event.queue in refused}
+
     def _is_there(self, queue: str, number: int | None) -> bool:
         topic = self._topic(TopicName(queue))
         return number is None or (topic is not None and number < topic.config.partitions)
@@ -392,10 +455,16 @@ class Replayer:
         assert topic is not None, "it was made before"
         return batches.chosen_partition(event, topic)
 
-    async def _refused(self, file: SpillFile, done: int, stretch: Sequence[Event | None], error: CallerError) -> bool:
+    async def _refused(
+        self, file: SpillFile, done: int, stretch: Sequence[Event | None], turn: Turn, error: CallerError
+    ) -> bool:
         """The store is there and does not take it: the line is found, tried again for a while, and set aside."""
-        if len(stretch) > 1:
-            self._step_max = max(1, len(stretch) // 2)
+        tried = max(len(stretch), len(turn.events))
+        if tried > 1:
+            self._step_max = max(1, tried // 2)
+            return False
+        if turn.others:
+            self._turns.give_way()
             return False
         self._tries += 1
         # A message that the store cannot take it will never take; anything else may be about to change.
@@ -433,4 +502,4 @@ class Replayer:
 
 
 # What ends a round, to be tried again.
-TROUBLE: Final = (Unavailable, LeaderChanged)
+TROUBLE: Final = (Unavailable, OutcomeUnknown)

@@ -134,6 +134,16 @@ def drop(stretches: deque[Stretch], count: int) -> None:
         count -= len(first.events)
 
 
+async def taken_apart(data: bytes) -> list[Event | None]:
+    """The events of whole lines; none for one that cannot be read."""
+    found: list[Event | None] = []
+    for some in events.some_lines(data, _TURN_BYTES):
+        began_s = time.monotonic()
+        found += events.events_of(some)[0]
+        await asyncio.sleep(_PAUSE_SHARE * (time.monotonic() - began_s))
+    return found
+
+
 class Reader:
     """Reads pieces of files, and the next one ahead."""
 

@@ -11,7 +11,7 @@ from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.stats import SpillStats
 from holdfast.broker import results
-from holdfast.model.errors import HoldfastError, LeaderChanged, ShuttingDown, Unavailable
+from holdfast.model.errors import HoldfastError, LeaderChanged, OutcomeUnknown, ShuttingDown, Unavailable
 from holdfast.model.ids import PartitionId
 from holdfast.model.messages import BatchPublished
 
@@ -89,7 +89,7 @@ class Attempts:
         error = results.failure(future)
         if attempt is None:
             return  # given up before
-        if isinstance(error, Unavailable | LeaderChanged):
+        if isinstance(error, Unavailable | OutcomeUnknown):
             self._on_trouble(error.message)
             return
         del self._under_way[future]
@@ -130,20 +130,30 @@ class Attempts:
             return
         fates = self._target.abandon()
         attempts, self._under_way = list(self._under_way.values()), {}
+        # A backend sends nothing of it from now on. Sent later, one would overtake those that are kept before it.
+        is_given_up = {attempt.future for attempt in attempts if attempt.future.cancel()}
         for attempt in attempts:
             future = attempt.future
             if future in fates:
                 self._keep_attempt(attempt, fates[future])
-            elif not future.done():
+            elif future in is_given_up:
                 self._keep_attempt(attempt, attempt.mark)
             else:
                 error = results.failure(future)
-                if isinstance(error, LeaderChanged):
-                    self._keep_attempt(attempt, error.mark or attempt.mark)
+                if isinstance(error, OutcomeUnknown):
+                    self._keep_unknown(attempt, error)
                 elif isinstance(error, Unavailable) and not isinstance(error, ShuttingDown):
                     self._keep_attempt(attempt, None)
                 else:
                     self._settle(attempt, error)
+
+    def _keep_unknown(self, attempt: _Attempt, error: OutcomeUnknown) -> None:
+        """Keep it with a marker, by which replay finds out whether it is stored; without one, nobody could tell."""
+        mark = (error.mark if isinstance(error, LeaderChanged) else None) or attempt.mark
+        if mark is None:
+            self._settle(attempt, error)
+        else:
+            self._keep_attempt(attempt, mark)
 
     def _keep_attempt(self, attempt: _Attempt, mark: str | None) -> None:
         if mark is not None:

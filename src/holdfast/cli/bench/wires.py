@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from holdfast.client.addresses import Address
-from holdfast.model.errors import WorldError
+from holdfast.model.errors import NotStored
 from holdfast.wire.batch_builder import build_values
 
 SOCKET_TIMEOUT_S: Final = 30.0
@@ -24,7 +24,7 @@ _CONTENT_LENGTH: Final = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECA
 _HEAD_END: Final = b"\r\n\r\n"
 
 
-class BenchFailed(WorldError):
+class BenchFailed(NotStored):
     """The load could not be put on, or the broker refused some of it."""
 
 

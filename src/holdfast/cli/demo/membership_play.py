@@ -335,17 +335,18 @@ class MembershipPlay:
 
     def same_election_timeout(self) -> None:
         self._heading("Same Election Timeout")
-        same = Duel({"n1": lambda sides: 3, "n2": lambda sides: 3})
+        same = Duel({"n1": 700, "n2": 700})
         self._play_out(same)
         self._check(
-            "with dice that fall alike nobody is elected, term after term",
+            "with the same timeout nobody is elected, term after term",
             lambda: same.leader is None and same.term > 2,
         )
         self._heading("Different Election Timeout")
-        different = Duel({"n1": lambda sides: 3, "n2": lambda sides: 7})
+        different = Duel({"n1": 700, "n2": 900})
         self._play_out(different)
         self._check(
-            "with other dice the first one to ask is elected", lambda: different.leader == "n1" and different.term == 1
+            "with different timeouts the first one to ask is elected",
+            lambda: different.leader == "n1" and different.term == 1,
         )
 
     def _play_out(self, duel: Duel) -> None:

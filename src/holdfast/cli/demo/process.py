@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-from holdfast.model.errors import WorldError
+from holdfast.model.errors import NotStored
 from holdfast.testing.ports import free_port
 
 _START_DEADLINE_S: Final = 30.0
 _STOP_DEADLINE_S: Final = 30.0
 
 
-class BrokerFailed(WorldError):
+class BrokerFailed(NotStored):
     """The broker did not start, or not in time."""
 
 

@@ -1,12 +1,12 @@
-"""The scene of the same election timeout: two members whose dice fall alike, and two whose dice do not.
+"""The scene of the same election timeout: two members with the same timeout, and two with different ones.
 
-Real processes never wait equally long, so this scene drives the brokers' own consensus (`consensus/raft.py`) in virtual
-time, with dice that are loaded. What two members say to each other arrives with the next tick.
+Real processes with the same timeout never stay in step for long, so this scene drives the brokers' own consensus
+(`consensus/raft.py`) in virtual time. A message arrives with the next tick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from holdfast.consensus.log_shape import LogShape
@@ -14,14 +14,13 @@ from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import HardState, Message, VoteReply, VoteRequest
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.roles import Role
+from holdfast.consensus.timing import ElectionSettings
 from holdfast.model.ids import LogIndex, Term
 
 # As long as the brokers' own.
-TICK_S: Final = 0.05
+TICK_MS: Final = 50
 # Enough for four elections of two who never come to an end.
 TICKS_MAX: Final = 60
-
-Dice = Callable[[int], int]
 
 
 class Said(NamedTuple):
@@ -34,17 +33,24 @@ class Said(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return self.tick * TICK_S
+        return self.tick * TICK_MS / 1000
 
 
 class Duel:
-    """Two members without a leader, and what they do about it."""
+    """Members without a leader, each with its own election timeout in milliseconds."""
 
-    def __init__(self, dice: dict[str, Dice]) -> None:
-        members = Members.of(dice)
+    def __init__(self, timeouts_ms: Mapping[str, int]) -> None:
+        members = Members.of(timeouts_ms)
         first = HardState(Term(0), NOBODY, (MembersAt(LogIndex(-1), Term(0), members),))
         self.members = {
-            name: Raft(ReplicaId(name), shape=_empty(), hard_state=first, dice=rolled) for name, rolled in dice.items()
+            name: Raft(
+                ReplicaId(name),
+                shape=_empty(),
+                hard_state=first,
+                dice=lambda sides: 0,
+                timing=ElectionSettings(timeout_ms_min=timeout_ms, timeout_ms_max=timeout_ms).timing(TICK_MS),
+            )
+            for name, timeout_ms in timeouts_ms.items()
         }
         self._under_way: list[tuple[ReplicaId, ReplicaId, Message]] = []
 

@@ -268,12 +268,11 @@ def _lines(found: Insight) -> Iterator[str]:
     from holdfast.pipelines.insight_page import percent
 
     for row in (each for each in found.hot_keys["messages"] if each["rank"] <= _KEYS_SHOWN):
-        if row["messages"] == 1:
-            # Those behind it have no more, and which of them is the first means nothing.
-            if row["rank"] == 1:
-                yield f"hot key of {row['topic']}: none, no key has more than one message"
-            continue
         yield f"hot key of {row['topic']}: {row['key']} ({row['messages']:,} messages, {percent(row['share'])})"
+    hot = {each["topic"] for each in found.hot_keys["messages"]}
+    for row in found.topics[:_ROWS_SHOWN] if not found.left_out.get("keys_by_messages") else ():
+        if row["keys"] and row["topic"] not in hot:
+            yield f"hot key of {row['topic']}: none, no key has notably more messages than the others"
     for each in found.errors[:_ROWS_SHOWN]:
         yield f"errors of {each['topic']}: {each['dead']:,} {each['kind']}, as {each['error']}"
     for each in found.cursors[:_ROWS_SHOWN]:

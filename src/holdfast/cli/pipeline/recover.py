@@ -101,7 +101,7 @@ def recover(
 
     Safe to kill and to start again. Files go to recovered/ when everything is stored.
 
-    Exit code 1: some lines cannot be read; they are in failed/, each with the reason.
+    Exit code 1: some lines are not stored; they are in failed/, each with the reason.
     """
     from holdfast.node import logs
     from holdfast.pipelines import frame
@@ -150,7 +150,7 @@ def recover(
         seconds = progress.seconds
     report_whole(own, "recover", {**recovered.counts, "seconds": round(seconds, 3)})
     _conclude(recovered, seconds, own["directories"], as_json=own.get("json", False))
-    if recovered.counts["set_aside"]:
+    if recovered.failed:
         raise typer.Exit(EXIT_SET_ASIDE)
 
 
@@ -164,6 +164,7 @@ def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], 
     if not counts["files"]:
         done = sum(each.is_file() for directory in directories for each in (Path(directory) / RECOVERED).glob("**/*"))
         print(f"nothing waits; {plural(done, 'file')} {'is' if done == 1 else 'are'} in {RECOVERED}/")
+        _tell_of_failed(recovered)
         return
     columns = ("events", "stored", "duplicates", "already_stored")
     table = output.table("queue", *columns, numbers=columns)
@@ -177,5 +178,10 @@ def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], 
         f"{counts['stored']:,} stored, {plural(counts['duplicates'], 'duplicate')}, "
         f"{counts['already_stored']:,} stored before, {counts['set_aside']:,} set aside"
     )
-    if counts["set_aside"]:
-        output.note("holdfast: see why with `holdfast spill export --failed DIRECTORY`")
+    _tell_of_failed(recovered)
+
+
+def _tell_of_failed(recovered: Recovered) -> None:
+    if count := recovered.failed:
+        are = "line is" if count == 1 else "lines are"
+        output.note(f"holdfast: {count:,} {are} in failed/; see why with `holdfast spill export --failed DIRECTORY`")

@@ -44,6 +44,8 @@ _SETTINGS: Final[dict[str, type]] = {
     "batch_messages": int,
     "tasks": int,
     "message_bytes_max": int,
+    "dead_max": str,
+    "call_timeout": str,
     "starting": str,
 }
 _STARTS: Final = ("earliest", "latest")
@@ -108,6 +110,16 @@ def transform(
     message_bytes_max: Annotated[
         int | None,
         typer.Option(metavar="N", help="How large a message may be: the brokers' setting.", show_default=False),
+    ] = None,
+    dead_max: Annotated[
+        str | None,
+        typer.Option(metavar="N|P%", help="Stop before a batch with more dead letters is written.", show_default=False),
+    ] = None,
+    call_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="How long one call of the function may take (no limit).", show_default=False
+        ),
     ] = None,
     starting: Annotated[
         str | None,
@@ -180,7 +192,8 @@ def _wanted(own: dict[str, Any]) -> Transform:
     for name in ("batch_messages", "tasks"):
         if own.get(name, 1) < 1:
             raise BadPipelineSetting(f"{name} is at least 1")
-    times = {f"{name}_s": duration_s(own[name]) for name in ("window", "watermark", "state_ttl") if name in own}
+    durations = ("window", "watermark", "state_ttl", "call_timeout")
+    times = {f"{name}_s": duration_s(own[name]) for name in durations if name in own}
     is_stateful = own.get("stateful", False)
     return Transform(
         source=own["source"],
@@ -192,6 +205,7 @@ def _wanted(own: dict[str, Any]) -> Transform:
         batches=own.get("batches", ARROW),
         batch_rows_max=own.get("batch_rows", BATCH_ROWS_MAX_DEFAULT),
         message_bytes_max=own.get("message_bytes_max", MESSAGE_BYTES_MAX),
+        dead_max=own.get("dead_max"),
         **times,
     )
 

@@ -20,6 +20,7 @@ from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.broker.callback_window import Budget
 from holdfast.broker.callbacks import CallbackStore
 from holdfast.broker.results import failure
+from holdfast.frontends.callbacks.announcing import Announcer
 from holdfast.frontends.callbacks.dialing import Dialer
 from holdfast.frontends.callbacks.feed import Feed
 from holdfast.frontends.callbacks.subscriber import Subscriber
@@ -71,6 +72,7 @@ class CallbackDeliveries:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._dialer = Dialer(policy, connections_max)
+        self.announcer = Announcer(self._dialer, self._on_not_told)
         self._budget = Budget()
         # By the topic whose messages they get.
         self._wanted: dict[TopicName, set[_Key]] = {}
@@ -99,6 +101,7 @@ class CallbackDeliveries:
     async def stop(self) -> None:
         """Send nothing more, and note what was acknowledged until now."""
         self._is_stopping = True
+        await self.announcer.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for task in self._beginning:
@@ -288,6 +291,9 @@ class CallbackDeliveries:
             self._move_soon(_MOVE_S_MIN)
 
     # --- receivers ------------------------------------------------------------------------------------
+
+    def _on_not_told(self, callback: Callback, why: str) -> None:
+        self._log("callback_not_told", topic=callback.topic, name=callback.name, callback=callback.address, problem=why)
 
     def _on_refused(self, subscriber: Subscriber, why: str) -> None:
         callback = subscriber.callback

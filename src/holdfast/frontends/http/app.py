@@ -25,6 +25,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 # What is written at once: a reader's progress through a long answer is seen piece by piece.
 _WRITE_BYTES: Final = 256 * KIB
+# What is not more fits into the buffers of a connection.
+_SMALL_BYTES: Final = 64 * KIB
 _READ_ONLY: Final = frozenset({"GET", "HEAD"})
 
 
@@ -57,7 +59,12 @@ class App:
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the connection silently
                 response = self._failed(operation, error)
             self._services.answers[operation, response.status] += 1
-            await send_response(response, send, scope["method"], expects_continue=b"expect" in headers)
+            held = len(response.body) if len(response.body) > _SMALL_BYTES else 0
+            self._services.broker.outgoing.hold(held)
+            try:
+                await send_response(response, send, scope["method"], expects_continue=b"expect" in headers)
+            finally:
+                self._services.broker.outgoing.hold(-held)
         finally:
             request.release()
 

@@ -15,7 +15,7 @@ from holdfast.wire.record_batch import header, split_batches
 async def publish_batches(services: Services, request: Request) -> Response:
     request.require_type(BATCHES_TYPE)
     topic, partition = request.params[0], partition_number(request.params[1])
-    batches = split_batches(await request.body())
+    batches = split_batches(await services.body_of(request))
     if not batches:
         raise BadBatch("the body is empty; send one or more record batches")
     if services.on_publish is not None:

@@ -25,10 +25,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from holdfast.broker.outgoing import Outgoing, Taking
 from holdfast.frontends.http.errors import error_body
 from holdfast.frontends.http.short_way import ShortCall, ShortWay
 from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
-from holdfast.model.limits import KIB
+from holdfast.model.limits import KIB, SUBSCRIBER_PIECE_BYTES_MIN
 
 SWEEP_INTERVAL_S: Final = 2.0
 # Up to here a copy is cheaper than another write.
@@ -66,12 +67,17 @@ class Connection(HttpToolsProtocol):
         logger: logging.Logger,
         on_refused: Callable[[], None],
         on_lost: Callable[[], None],
+        outgoing: Outgoing | None = None,
     ) -> None:
         super().__init__(config, server_state, {})
         self.logger = logger
         self._bounds = bounds
         self._on_refused = on_refused
         self._on_lost = on_lost
+        # Where what is written and not taken counts.
+        self._outgoing = outgoing
+        self._held_bytes = 0
+        self._taking = Taking()
         self._headers_bytes = 0
         self._headers_since_s: float | None = None
         self._body_since_s: float | None = None
@@ -90,12 +96,14 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         full = len(self.connections) >= self._bounds.connections_max
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=SUBSCRIBER_PIECE_BYTES_MIN)
         self._headers_since_s = self.loop.time()
         if full:
             self._on_refused()
             self._refuse(TooManyConnections(f"{self._bounds.connections_max} connections are open, which is the most"))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._count_held(0)
         super().connection_lost(exc)
         self._on_lost()
 
@@ -166,11 +174,27 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         self._stalled_since_s = self.loop.time()
+        self._count_held(self.transport.get_write_buffer_size())
         super().pause_writing()
 
     def resume_writing(self) -> None:
         self._stalled_since_s = None
+        self._taking.forget()
+        self._count_held(0)
         super().resume_writing()
+
+    def _count_held(self, size: int) -> None:
+        if self._outgoing is not None:
+            self._outgoing.hold(size - self._held_bytes)
+            self._held_bytes = size
+
+    def _is_in_the_way(self, now_s: float) -> bool:
+        """Whether others wait for room, and this client leaves what it was given."""
+        if self._outgoing is None or not self._outgoing.is_short or self._stalled_since_s is None:
+            return False
+        size = self.transport.get_write_buffer_size()
+        self._count_held(size)
+        return self._taking.has_stalled(size, now_s)
 
     # --- what the parser calls ----------------------------------------------------------------------
 
@@ -205,12 +229,11 @@ class Connection(HttpToolsProtocol):
     def sweep(self, now_s: float) -> None:
         """Close the connection if it has stood still for too long."""
         bounds = self._bounds
-        if self.transport.is_closing():
-            # Closed on our side, but what was written is still not taken.
-            if _older(self._stalled_since_s, now_s, bounds.write_stall_s):
-                self.transport.abort()
-        elif _older(self._stalled_since_s, now_s, bounds.write_stall_s):
+        if _older(self._stalled_since_s, now_s, bounds.write_stall_s) or self._is_in_the_way(now_s):
+            # Closed on our side or not: what was written is not taken.
             self.transport.abort()
+        elif self.transport.is_closing():
+            pass
         elif _older(self._headers_since_s, now_s, bounds.headers_timeout_s):
             self._refuse(RequestTimeout(f"no complete headers within {bounds.headers_timeout_s:g} s"))
         elif self._is_idle and not self._is_short and _older(self._answered_s, now_s, self.timeout_keep_alive):
@@ -261,6 +284,8 @@ class HeadWithBody(asyncio.Transport):
             self._head = bytes(data)
         else:
             self._head_left = True
+            # The rest does not come this way, and an answer that is over holds nothing.
+            self._cycle.transport = self._transport
             if len(data) > _JOINED_BYTES_MAX:
                 self._transport.write(self._head)
                 self._transport.write(data)

@@ -46,6 +46,7 @@ async def read_cursor(services: Services, request: Request) -> Response:
     wait_s = WAIT_MS.of(request.query) / 1000
 
     async def read_once() -> tuple[list[schema.Message], dict[int, Offset]]:
+        await services.room()
         found = await broker.read_cursor(
             topic, name, start=start, messages_max=messages_max, bytes_max=bytes_max, auto_ack=auto_ack
         )

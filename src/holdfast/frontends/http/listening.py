@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from holdfast.broker.outgoing import Outgoing
 from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connection
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.short_way import ShortWay
@@ -39,8 +40,10 @@ class Listening:
         log: Log,
         bounds: Bounds,
         host_names_allowed: Collection[str] = (),
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._serve = serve
+        self._outgoing = outgoing
         self._bounds = bounds
         self._host_names_allowed = host_names_allowed
         self._logger = _logger_to(log)
@@ -84,6 +87,7 @@ class Listening:
                 logger=self._logger,
                 on_refused=self._refused,
                 on_lost=self._lost,
+                outgoing=self._outgoing,
             )
 
         loop = asyncio.get_running_loop()

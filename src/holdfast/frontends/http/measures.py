@@ -35,7 +35,7 @@ def _gauge(name: str, text: str, value: float, **labels: str) -> Metric:
 
 def _of_broker(stats: BrokerStats) -> Iterator[Metric]:
     yield _counter(
-        "published_messages", "Messages taken in, without those that were there before.", stats.published_messages
+        "published_messages", "Messages stored, without those that were there before.", stats.published_messages
     )
     yield _counter("published_bytes", "Bytes of the batches they were stored in.", stats.published_bytes)
     yield _counter("published_batches", "Batches they were stored in.", stats.published_batches)

@@ -34,7 +34,10 @@ _TAGS = {
     "Operation": "Health, metrics and this description.",
 }
 _PATH_PARAMETERS = {
-    "topic": ("the topic's name: letters, digits, '.', '_' and '-'", {"type": "string", "examples": ["orders"]}),
+    "topic": (
+        "the topic's name, percent-encoded: printable characters other than '|' and ','",
+        {"type": "string", "examples": ["orders"]},
+    ),
     "partition": ("the partition's number", {"type": "integer", "minimum": 0}),
     "queue": ("the queue's name, which is a topic's", {"type": "string", "examples": ["orders"]}),
     "partition_name": ("the name that messages were pushed with", {"type": "string", "examples": ["Default"]}),

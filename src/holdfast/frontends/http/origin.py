@@ -50,7 +50,7 @@ class OriginRule:
         if not (self._any_host or not name or name in self._names_allowed or _is_local_name(name)):
             raise CrossOrigin(
                 "this broker listens on a loopback address and answers to addresses and 'localhost' only, "
-                "so that no web page can reach it under a name of its own"
+                "so that no web page can reach it under a name of its own; allow another name with http_host_names"
             )
         if len(self._hosts_seen) < _HOSTS_REMEMBERED_MAX:
             self._hosts_seen.add(host)

@@ -22,7 +22,7 @@ from holdfast.frontends.http.services import Services, Woken
 from holdfast.model.errors import NotSupported, TopicNotFound
 from holdfast.model.limits import HTTP_READ_BYTES_MAX, HTTP_READ_MESSAGES_MAX, LONG_POLL_MS_MAX
 from holdfast.model.messages import StoredMessage
-from holdfast.wire.push_batch import TRACE_HEADER, TRANSACTION_HEADER
+from holdfast.wire.push_batch import NAMESPACE_HEADER, TASK_HEADER, TRACE_HEADER, TRANSACTION_HEADER
 
 BATCH: Final = IntParam(
     name="batch", default=1, minimum=1, maximum=HTTP_READ_MESSAGES_MAX, doc="how many messages at most"
@@ -66,6 +66,7 @@ async def pop(services: Services, request: Request) -> Response:
         if wait_s <= 0 or await services.wait_for_topic(request, source, wait_s) is not Woken.DATA:
             return no_content()
     while True:
+        await services.room()
         popped = await broker.pop(queue, group, name, messages_max=batch, bytes_max=HTTP_READ_BYTES_MAX, before=popped)
         if popped.messages:
             broker.stats.count_delivery(len(popped.messages), sum(len(each.value) for each in popped.messages))
@@ -96,6 +97,8 @@ def _message(stored: StoredMessage) -> schema.PopMessage:
         encoding=encoding,
         createdAt=created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         traceId=_text(headers.get(TRACE_HEADER)),
+        namespace=_text(headers.get(NAMESPACE_HEADER)) or msgspec.UNSET,
+        task=_text(headers.get(TASK_HEADER)) or msgspec.UNSET,
     )
 
 

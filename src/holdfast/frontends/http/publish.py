@@ -28,6 +28,8 @@ T = TypeVar("T")
 _plain_decoder: Final = msgspec.json.Decoder(schema.PublishPlain)
 _decoder: Final = msgspec.json.Decoder(schema.Publish)
 
+# Of a large body, before others get their turn.
+_MADE_AT_ONCE: Final = 10_000
 _BLOCK: Final = 1000
 _SMALL: Final = [str(number) for number in range(_BLOCK)]
 _LAST_DIGITS: Final = [f"{number:03d}" for number in range(_BLOCK)]
@@ -35,7 +37,7 @@ _LAST_DIGITS: Final = [f"{number:03d}" for number in range(_BLOCK)]
 
 async def publish(services: Services, request: Request) -> Response:
     request.require_type(JSON_TYPE)
-    body = await request.body()
+    body = await services.body_of(request)
     topic = request.params[0]
     try:
         plain = _plain_decoder.decode(body)
@@ -52,10 +54,18 @@ async def publish(services: Services, request: Request) -> Response:
 
 
 async def _publish_general(services: Services, topic: str, body: bytes) -> Response:
-    messages, partition = messages_of(body)
+    decoded_messages = decoded(_decoder, body).messages
+    messages: list[NewMessage] = []
+    for first in range(0, len(decoded_messages), _MADE_AT_ONCE):
+        await services.turn(len(body))
+        part = enumerate(decoded_messages[first : first + _MADE_AT_ONCE], first)
+        messages += [_new_message(message, index, body) for index, message in part]
+    partition = _partition_of(decoded_messages)
+    await services.turn(len(body))
     if services.on_publish is not None:
         services.on_publish(topic, len(messages))
     published = await finished(services.broker.publish(topic, messages, partition))
+    await services.turn(len(body))
     if any(each.buffered for each in published):
         return json_response({"results": list(map(_buffered_result, published))})
     # The broker's own results have the very fields of `schema.PublishResult`.

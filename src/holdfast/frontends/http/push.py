@@ -34,14 +34,16 @@ _SHORT_CHARACTERS: Final = MESSAGE_ID_BYTES_MAX // 4
 
 async def push(services: Services, request: Request) -> Response:
     request.require_type(JSON_TYPE)
-    body = await request.body()
+    body = await services.body_of(request)
     return await answer(services, body)
 
 
 async def answer(services: Services, body: bytes) -> Response:
     """Push what a body holds."""
     columns, may_be_lost = checked_push(services.broker, body)
+    await services.turn(len(body))
     outcomes = await services.pushes.push(columns, len(body), may_be_lost=may_be_lost)
+    await services.turn(len(body))
     return response_of(outcomes)
 
 
@@ -74,6 +76,8 @@ def checked_push(broker: Broker, body: bytes) -> tuple[Columns, bool]:
     _check_texts(set(filter(None, set(columns.names))), columns.names, "partition")
     _check_texts(list(filter(None, columns.transaction_ids)), columns.transaction_ids, "transactionId")
     _check_texts(list(filter(None, columns.trace_ids)), columns.trace_ids, "traceId")
+    _check_texts(set(filter(None, columns.namespaces)), columns.namespaces, "namespace")
+    _check_texts(set(filter(None, columns.tasks)), columns.tasks, "task")
     if len(body) > broker.message_bytes_max:
         _check_payloads(columns.payloads, broker.message_bytes_max)
     return columns, push.may_be_lost

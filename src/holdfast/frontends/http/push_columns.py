@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from holdfast.frontends.http import schema
 from holdfast.model.push_ids import push_ids
-from holdfast.wire.push_batch import DEFAULT_PARTITION, Pushed
+from holdfast.wire.push_batch import DEFAULT_PARTITION, Labels, Pushed
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -34,6 +34,8 @@ class Columns(NamedTuple):
     payloads: Sequence[Raw]
     transaction_ids: Sequence[str | None]
     trace_ids: Sequence[str | None]
+    namespaces: Sequence[str | None]
+    tasks: Sequence[str | None]
 
     @classmethod
     def of(cls, items: Sequence[schema.PushItem]) -> Columns:
@@ -43,6 +45,8 @@ class Columns(NamedTuple):
             [item.payload for item in items],
             [item.transactionId for item in items],
             [item.traceId for item in items],
+            [item.namespace for item in items],
+            [item.task for item in items],
         )
 
     @classmethod
@@ -66,7 +70,13 @@ class Columns(NamedTuple):
             [each or None for each in self.trace_ids] if any(self.trace_ids) else [None] * len(names),
             is_fresh=not any(self.transaction_ids),
             has_json=True,
+            labels=self._labels(),
         )
+
+    def _labels(self) -> Sequence[Labels] | None:
+        if not (any(self.namespaces) or any(self.tasks)):
+            return None
+        return [(namespace or "", task or "") for namespace, task in zip(self.namespaces, self.tasks, strict=True)]
 
 
 class Outcomes(NamedTuple):

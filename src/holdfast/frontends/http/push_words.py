@@ -17,8 +17,8 @@ from holdfast.model.errors import BadJson, BadValue, HoldfastError
 from holdfast.model.limits import MESSAGE_ID_BYTES_MAX
 
 _EXAMPLE: Final = '{"items": [{"queue": "orders", "payload": {"total": 42}}]}'
-_OF_ITEM: Final = ("queue", "payload", "partition", "transactionId", "traceId")
-_ITEM: Final = "queue, payload, partition, transactionId and traceId"
+_OF_ITEM: Final = ("queue", "payload", "partition", "transactionId", "traceId", "namespace", "task")
+_ITEM: Final = "queue, payload, partition, transactionId, traceId, namespace and task"
 _BODY: Final = "items, qos, bufferMs and bufferMax"
 _EXPECTED: Final = {
     "items": "a list of items",
@@ -26,6 +26,8 @@ _EXPECTED: Final = {
     "partition": "text, or nothing for Default",
     "transactionId": "text, or nothing to have one made",
     "traceId": "text, or nothing",
+    "namespace": "text, or nothing",
+    "task": "text, or nothing",
     "qos": "0 (may be lost) or 1 (durable)",
     "bufferMs": "a whole number, or nothing",
     "bufferMax": "a whole number, or nothing",

@@ -21,6 +21,7 @@ from holdfast.frontends.http.exchange import (
 )
 from holdfast.frontends.http.params import FlagParam, IntParam, PlaceParam, TextParam, partition_number, whole_number
 from holdfast.frontends.http.services import Services, Woken
+from holdfast.model.errors import DamagedData, OffsetOutOfRange
 from holdfast.model.ids import Offset, TopicName
 from holdfast.model.limits import (
     HTTP_READ_BYTES_MAX,
@@ -49,7 +50,7 @@ MAX_BYTES: Final = IntParam(
     default=MIB,
     minimum=1,
     maximum=HTTP_READ_BYTES_MAX,
-    doc="about how many bytes to answer with; a single message or batch may be larger",
+    doc="about how many bytes to answer with; a single message, or batch where batches are asked for, may be larger",
 )
 WAIT_MS: Final = IntParam(
     name="wait_ms",
@@ -62,6 +63,8 @@ STALE: Final = FlagParam(
     name="stale", doc="answer with what this node has, without asking the others; the answer says how old it may be"
 )
 STALE_HEADER: Final = b"holdfast-stale-ms"
+# What an answer has of each message beside its value, key and headers.
+_MESSAGE_BYTES: Final = 64
 TIMESTAMP: Final = TextParam(
     name="timestamp", example="1789000000000", doc="milliseconds since 1970 (UTC), 'earliest' or 'latest'"
 )
@@ -102,6 +105,7 @@ class _Reading:
 
     async def at_least_one(self, read_once: Callable[[], Awaitable[T]], wait_s: float) -> T:
         """What is there, or what comes within `wait_s`."""
+        await self._services.room()
         found = await read_once()
         if found:
             return found
@@ -109,29 +113,48 @@ class _Reading:
         if wait_s:
             positions = {self._partition: self._offset}
             if await self._services.wait(self._request, self._topic, positions, wait_s) is Woken.DATA:
+                await self._services.room()
                 return await read_once()
         return found
 
     async def batches(self) -> Sequence[memoryview]:
-        """What is stored here from the offset on; only "nothing" is made sure of, as readers go on until it comes."""
+        """What is stored here from the offset on. Only an empty answer is confirmed: readers go on until one comes."""
         self._note_age()
         broker = self._services.broker
         return await broker.read_batches(self._topic, self._partition, self._offset, self._bytes_max, stale=self._stale)
 
     async def messages(self) -> list[StoredMessage]:
-        """What there is from the offset on. Where that ends before `max`, nothing that is acknowledged is missing."""
+        """What there is from the offset on. Unless its limits cut it, everything that was acknowledged before is in it.
+
+        One read of the backend may end anywhere: a cache may end before the log does, and the log may grow meanwhile.
+        So an answer ends where its limits are reached, or at an end that was confirmed after the request came.
+        """
         self._note_age()
         broker, topic, partition = self._services.broker, self._topic, self._partition
-        found, following = await broker.read(
+        found, offset = await broker.read(
             topic, partition, self._offset, self._messages_max, self._bytes_max, stale=self._stale
         )
-        if self._is_current or len(found) in {0, self._messages_max}:
+        if self._is_current or not found:
             return found
-        if following == broker.partition_range(topic, partition)[1]:
-            if await broker.resolve_offset(topic, partition, "latest") > following:
-                left = self._messages_max - len(found)
-                found += (await broker.read(topic, partition, following, left, self._bytes_max))[0]
-            self._is_current = True
+        end: Offset | None = None
+        bytes_left = self._bytes_max - sum(map(_size_of, found))
+        while len(found) < self._messages_max and bytes_left > 0:
+            if end is None and offset >= broker.partition_range(topic, partition)[1]:
+                end = await broker.resolve_offset(topic, partition, "latest")
+            if end is not None and offset >= end:
+                self._is_current = True
+                break
+            try:
+                more, offset = await broker.read(topic, partition, offset, self._messages_max - len(found), bytes_left)
+            except (DamagedData, OffsetOutOfRange):
+                break  # the next request, which begins there, is told
+            for one in more:
+                bytes_left -= _size_of(one)
+                if bytes_left < 0:
+                    break
+                found.append(one)
+            if not more:
+                break
         return found
 
     def _note_age(self) -> None:
@@ -188,6 +211,12 @@ async def offset_at(services: Services, request: Request) -> Response:
         offset = await broker.offset_at(topic, partition, timestamp_ms)
     headers = [] if stale_ms is msgspec.UNSET else [(STALE_HEADER, b"%d" % stale_ms)]
     return json_response(schema.OffsetAnswer(offset, stale_ms), headers=headers)
+
+
+def _size_of(stored: StoredMessage) -> int:
+    """About how many bytes a message takes in an answer."""
+    headers = sum(len(name) + len(content) for name, content in stored.headers)
+    return _MESSAGE_BYTES + len(stored.value) + len(stored.key or b"") + headers
 
 
 def message(stored: StoredMessage, partition: int | msgspec.UnsetType = msgspec.UNSET) -> schema.Message:

@@ -42,6 +42,7 @@ _READ_ERRORS: Final = (
     errors.OffsetOutOfRange,
     errors.DamagedData,
     errors.NoQuorum,
+    errors.Overloaded,
 )
 _CURSOR_ERRORS: Final = (errors.BadCursorName, errors.TopicNotFound, errors.CursorNotFound, errors.NoQuorum)
 
@@ -272,6 +273,7 @@ _CURSORS: Final = (
             errors.BadValue,
             errors.TopicNotFound,
             errors.DamagedData,
+            errors.Overloaded,
             errors.CrossOrigin,
             *_DECISION_ERRORS,
         ),

@@ -21,6 +21,7 @@ _PUSH_ERRORS: Final = (
     errors.DiskFull,
 )
 _POP_ERRORS: Final = (
+    errors.Overloaded,
     errors.BadTopicName,
     errors.BadCursorName,
     errors.BadValue,

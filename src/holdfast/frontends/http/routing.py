@@ -110,7 +110,8 @@ class Router:
                 if route is None:
                     raise _not_allowed(method, methods)
                 return route, tuple(map(decoded_name, names))
-        raise NotFound("there is nothing at this path; GET /docs shows every call")
+        hint = "; write a / in a topic's name as %2F" if raw_path.startswith(b"/v1/topics/") else ""
+        raise NotFound(f"there is nothing at this path{hint}; GET /docs shows every call")
 
 
 def _not_allowed(method: str, methods: dict[str, Route]) -> MethodNotAllowed:

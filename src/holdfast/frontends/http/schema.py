@@ -14,7 +14,7 @@ from holdfast.model.callbacks import CallbackDescription, CallbackFormat
 from holdfast.model.cluster import GroupDescription
 from holdfast.model.spill import FileBuffer
 from holdfast.model.topics import CursorDescription, TopicDescription
-from holdfast.model.transactions import StageReceipt, WriterDescription
+from holdfast.model.transactions import Contents, StageReceipt, WriterDescription
 
 Partition = Annotated[int, Meta(ge=0)]
 Place = Annotated[str | int, Meta(description="'earliest', 'latest', an offset, or how long ago: '-10m' (s, m, h, d)")]
@@ -72,6 +72,8 @@ class PushItem(Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     partition: Annotated[str | None, Meta(description="any text; Default where it is absent or empty")] = None
     transactionId: Annotated[str | None, Meta(description="recognised when it is pushed again; made if absent")] = None
     traceId: str | None = None
+    namespace: Annotated[str | None, Meta(description="kept with the message and given back by a pop")] = None
+    task: Annotated[str | None, Meta(description="kept with the message and given back by a pop")] = None
 
 
 class Push(Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,6 +121,10 @@ class Commit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     number: Annotated[int, Meta(description="above the writer's last number")]
     receipts: Annotated[list[str], Meta(description="what stages of this writer and number answered with")]
+    contents: Annotated[
+        Contents | None,
+        Meta(description="what it holds, as its writer counts it; kept with the number, and not interpreted"),
+    ] = None
 
 
 class Abort(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -329,6 +335,8 @@ class PopMessage(Struct, frozen=True, kw_only=True):
     ) = UNSET
     createdAt: str
     traceId: str | None
+    namespace: Annotated[str, Meta(description="as it was pushed; absent where there was none")] | UnsetType = UNSET
+    task: Annotated[str, Meta(description="as it was pushed; absent where there was none")] | UnsetType = UNSET
 
 
 class Pop(Struct, frozen=True, kw_only=True):

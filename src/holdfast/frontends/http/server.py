@@ -67,6 +67,7 @@ class HttpFrontend:
             log=log,
             bounds=bounds or Bounds(connections_max=connections_max),
             host_names_allowed=host_names_allowed,
+            outgoing=broker.outgoing,
         )
         self._services.connections = lambda: self._listening.connections
         self._services.refused_connections = lambda: self._listening.refused_connections

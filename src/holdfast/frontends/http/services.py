@@ -11,18 +11,25 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.queues import Queues
+from holdfast.frontends.http.event_cache import EventCache
 from holdfast.frontends.http.exchange import BodyBudget, Request
 from holdfast.frontends.http.pushing import Pushes
 from holdfast.frontends.http.schema import Info
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import Overloaded, Unavailable
 from holdfast.model.ids import Offset, TopicName
+from holdfast.model.limits import KIB
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
 from holdfast.transactions.service import Transactions
+
+# A body that takes longer than a millisecond to work on.
+_LARGE_BYTES: Final = 128 * KIB
+# Readers that take nothing are cut off sooner.
+ROOM_PATIENCE_S: Final = 15.0
 
 
 class Log(Protocol):
@@ -66,6 +73,7 @@ class Services:
         self.refused_connections: Callable[[], int] = lambda: 0
         self.tails = 0
         self.metrics_source = metrics_source
+        self.events = EventCache()
         self.pushes = Pushes(broker, log)
         self.queues = Queues(broker, session=uuid.uuid4().hex)
         # Told of each publish that comes, where somebody wants to know.
@@ -90,6 +98,28 @@ class Services:
         if source != topic and known(source) is None and known(TopicName(topic)) is not None:
             raise Unavailable(f"{source}, which readers of {topic} get, is being made; try again in a moment")
         return source
+
+    async def turn(self, size: int) -> None:
+        """Before work on a request of `size` bytes that keeps the event loop busy: others go on in between."""
+        if size > _LARGE_BYTES:
+            await self.broker.turns.take()
+
+    async def body_of(self, request: Request) -> bytes:
+        """The whole body, once there is time to work on one of its size."""
+        body = await request.body()
+        await self.turn(len(body))
+        return body
+
+    async def room(self) -> None:
+        """Wait until an answer with messages may be made. Raises `Overloaded`."""
+        try:
+            async with asyncio.timeout(ROOM_PATIENCE_S):
+                await self.broker.outgoing.room()
+        except TimeoutError:
+            raise Overloaded(
+                f"answers and messages that readers have not taken hold {self.broker.outgoing.bytes_held} bytes, "
+                f"{self.broker.outgoing.bytes_max} is the most: try again in a moment"
+            ) from None
 
     async def wait(self, request: Request, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> Woken:
         """Sleep until a partition has something at its position, the time is up, or nobody cares any more."""

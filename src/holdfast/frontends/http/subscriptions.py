@@ -11,6 +11,7 @@ from holdfast.frontends.http.errors import decoded
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response, json_response, no_content
 from holdfast.frontends.http.params import OptionalTextParam
 from holdfast.frontends.http.services import Services
+from holdfast.model.names import path_part
 
 TOPIC: Final = OptionalTextParam(name="topic", example="orders", doc="only subscriptions to this topic")
 
@@ -23,7 +24,7 @@ async def subscribe(services: Services, request: Request) -> Response:
     made = await services.broker.callbacks.subscribe(
         wanted.topic, wanted.callback, name=wanted.name, start=wanted.start, format=wanted.format
     )
-    return json_response(made, 201, [(b"location", f"/v1/subscriptions/{made.topic}/{made.name}".encode())])
+    return json_response(made, 201, [(b"location", f"/v1/subscriptions/{path_part(made.topic)}/{made.name}".encode())])
 
 
 async def list_subscriptions(services: Services, request: Request) -> Response:

@@ -1,8 +1,8 @@
 """A topic as a stream of server-sent events that a slow reader cannot make expensive.
 
-Nothing is queued for a reader: it has a position in each partition, and what it gets next is read from
-the log when its connection takes more. A reader that stands still costs one piece of at most a few
-hundred kilobytes, however far the log runs ahead of it.
+Nothing is queued for a reader: it has a position in each partition, and what it gets next is made when its connection
+takes more, of what `event_cache.py` keeps or of what is stored. A reader that stands still costs one piece of at most a
+few hundred kilobytes, however far the log runs ahead of it and however large its batches are.
 
     id: 0-41                                   partition and offset, for Last-Event-ID
     data: {"partition":0,"offset":41,...}      the message
@@ -28,21 +28,22 @@ from typing import Final
 
 import msgspec
 
+from holdfast.broker.outgoing import piece_bytes
 from holdfast.frontends.http.errors import error_body
+from holdfast.frontends.http.event_cache import Piece, Place
 from holdfast.frontends.http.exchange import NO_STORE, Request, Response
 from holdfast.frontends.http.params import OptionalIntParam, PlaceParam, shown
 from holdfast.frontends.http.read import STALE, STALE_HEADER, message
 from holdfast.frontends.http.services import Services, Woken
 from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange, Unavailable
-from holdfast.model.ids import Offset
-from holdfast.model.limits import STALE_AFTER_MS, SUBSCRIBER_BUFFER_BYTES_MAX
-from holdfast.model.messages import StoredMessage
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.limits import MIB, STALE_AFTER_MS
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 # Proxies and firewalls drop connections that are silent for a minute, some for half of one.
 KEEP_ALIVE_S: Final = 15.0
-# A quarter of what may wait for a reader: JSON is larger than the bytes it shows.
-_READ_BYTES: Final = SUBSCRIBER_BUFFER_BYTES_MAX // 4
+# What is read and decoded at once, for all streams at one place.
+_READ_BYTES: Final = MIB
 _READ_MESSAGES: Final = 1000
 # Where an id lists all partitions, every so many events have one.
 _EVENTS_PER_LONG_ID: Final = 32
@@ -82,9 +83,15 @@ async def _events(
         while not (services.stopping or request.gone.done()):
             idle = True
             for number in positions:
-                for piece in await _next_pieces(services, topic, number, positions):
-                    yield piece
+                await services.broker.outgoing.room()
+                piece = await _next_piece(services, topic, number, positions)
+                if piece:
                     idle = False
+                    services.broker.outgoing.hold(len(piece))
+                    try:
+                        yield piece
+                    finally:
+                        services.broker.outgoing.hold(-len(piece))
             if not idle:
                 continue
             woken = await services.wait(request, topic, positions, KEEP_ALIVE_S)
@@ -101,48 +108,49 @@ async def _events(
         services.tails -= 1
 
 
-async def _next_pieces(services: Services, topic: str, number: int, positions: dict[int, Offset]) -> list[bytes]:
-    """What comes next in one partition; moves the position behind it."""
-    broker = services.broker
+async def _next_piece(services: Services, topic: str, number: int, positions: dict[int, Offset]) -> bytes:
+    """What comes next in one partition, or nothing; moves the position behind it."""
+    broker, cache = services.broker, services.events
     position = positions[number]
     start, end = broker.partition_range(topic, number)
     if position == end:
-        return []
-    try:
-        # Beyond the end, it matters whether this node is behind or the log is another one.
-        found, positions[number] = await broker.read(
-            topic, number, position, _READ_MESSAGES, _READ_BYTES, stale=position < end
-        )
-    except OffsetOutOfRange as error:
-        # Expired while the reader was slow, or another topic of the same name: its start is what is there.
-        positions[number] = start
-        return [_gap(number, position, start, error)]
-    except DamagedData as error:
-        next_offset = getattr(error, "next_offset", None)
-        if next_offset is None:
-            raise
-        positions[number] = Offset(next_offset)
-        return [_gap(number, position, next_offset, error)]
-    broker.stats.count_delivery(len(found), sum(len(stored.value) for stored in found))
-    return _pieces(number, found, positions)
+        return b""
+    partition = PartitionId(TopicName(topic), number)
+    place = Place(broker.backend.topic(partition.topic), number, position, len(broker.backend.cuts(partition)))
+    bytes_max = piece_bytes(services.tails)
+    piece = cache.find(place, bytes_max) if position < end else None
+    if piece is None:
+        try:
+            # Beyond the end, it matters whether this node is behind or the log is another one.
+            found, _ = await broker.read(topic, number, position, _READ_MESSAGES, _READ_BYTES, stale=position < end)
+        except OffsetOutOfRange as error:
+            # Expired while the reader was slow, or another topic of the same name: its start is what is there.
+            positions[number] = start
+            return _gap(number, position, start, error)
+        except DamagedData as error:
+            next_offset = getattr(error, "next_offset", None)
+            if next_offset is None:
+                raise
+            positions[number] = Offset(next_offset)
+            return _gap(number, position, next_offset, error)
+        if not found:
+            return b""
+        cache.keep(place, [one.offset for one in found], [_encode(message(one, number)) for one in found])
+        piece = cache.find(place, bytes_max)
+        assert piece is not None, "the newest are kept"
+    positions[number] = piece.next_offset
+    broker.stats.count_delivery(len(piece.offsets), sum(map(len, piece.data)))
+    return _events_of(number, piece, positions)
 
 
-def _pieces(number: int, found: list[StoredMessage], positions: dict[int, Offset]) -> list[bytes]:
-    """Events, joined up to the size that is written at once."""
-    pieces: list[bytes] = []
+def _events_of(number: int, piece: Piece, positions: dict[int, Offset]) -> bytes:
     events: list[bytes] = []
-    size = 0
     others = b"".join(b",%d-%d" % (other, at - 1) for other, at in positions.items() if other != number)
-    for left, stored in zip(reversed(range(len(found))), found, strict=True):
+    for left, offset, data in zip(reversed(range(len(piece.data))), piece.offsets, piece.data, strict=True):
         if not others or left % _EVENTS_PER_LONG_ID == 0:
-            events.append(b"id: %d-%d%b\n" % (number, stored.offset, others))
-        data = _encode(message(stored, number))
+            events.append(b"id: %d-%d%b\n" % (number, offset, others))
         events.append(b"data: %b\n\n" % data)
-        size += len(data)
-        if size > _READ_BYTES or not left:
-            pieces.append(b"".join(events))
-            events, size = [], 0
-    return pieces
+    return b"".join(events)
 
 
 def _gap(number: int, begin: int, end: int, error: HoldfastError) -> bytes:

@@ -10,6 +10,7 @@ from holdfast.frontends.http import schema
 from holdfast.frontends.http.errors import decoded
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response, json_response, no_content
 from holdfast.frontends.http.services import Services
+from holdfast.model.names import path_part
 from holdfast.model.topics import TopicConfig
 
 _decoder: Final = msgspec.json.Decoder(schema.CreateTopic)
@@ -22,7 +23,7 @@ async def create_topic(services: Services, request: Request) -> Response:
         partitions=wanted.partitions, retention_ms=wanted.retention_ms, retention_bytes=wanted.retention_bytes
     )
     description = await services.broker.create_topic(wanted.topic, config.checked())
-    return json_response(description, 201, [(b"location", f"/v1/topics/{wanted.topic}".encode())])
+    return json_response(description, 201, [(b"location", f"/v1/topics/{path_part(wanted.topic)}".encode())])
 
 
 async def list_topics(services: Services, request: Request) -> Response:

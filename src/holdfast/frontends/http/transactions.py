@@ -37,7 +37,7 @@ async def stage(services: Services, request: Request) -> Response:
     partition, attempt = PARTITION.of(request.query), ATTEMPT.of(request.query) or ""
     if request.header(b"content-type").split(";")[0].strip().lower() == JSON_TYPE:
         request.require_type(JSON_TYPE)
-        messages, named = messages_of(await request.body())
+        messages, named = messages_of(await services.body_of(request))
         receipts = await transactions.stage_messages(
             writer, number, topic, messages, named if partition is None else partition, attempt
         )
@@ -45,7 +45,7 @@ async def stage(services: Services, request: Request) -> Response:
     request.require_type(BATCHES_TYPE)
     if partition is None:
         raise BadValue("the parameter partition is missing: record batches are staged for one partition")
-    batches: Sequence[Buffer] = split_batches(await request.body())
+    batches: Sequence[Buffer] = split_batches(await services.body_of(request))
     if not batches:
         raise BadBatch("the body is empty; send one or more record batches")
     if UNSUMMED.of(request.query):
@@ -56,12 +56,13 @@ async def stage(services: Services, request: Request) -> Response:
 
 async def commit(services: Services, request: Request) -> Response:
     request.require_type(JSON_TYPE)
-    wanted = decoded(_commit_decoder, await request.body())
-    return json_response(await _transactions(services).commit(request.params[0], wanted.number, wanted.receipts))
+    wanted = decoded(_commit_decoder, await services.body_of(request))
+    transactions = _transactions(services)
+    return json_response(await transactions.commit(request.params[0], wanted.number, wanted.receipts, wanted.contents))
 
 
 async def abort(services: Services, request: Request) -> Response:
-    body = await request.body()
+    body = await services.body_of(request)
     if body or request.header(b"content-type"):
         request.require_type(JSON_TYPE)
     # A reason is for people: who has none may send no body.

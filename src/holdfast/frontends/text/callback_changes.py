@@ -18,6 +18,10 @@ from holdfast.wire.text import Command, Dialect
 _CHANGE_BYTES: Final = TEXT_UNACKNOWLEDGED_BYTES_MAX // 1024
 
 
+def _nothing() -> None:
+    pass
+
+
 class CallbackChanges:
     """Each begins when the one before it is done; those that were begun are finished whoever hangs up."""
 
@@ -27,6 +31,10 @@ class CallbackChanges:
         self._replies = replies
         self._on_done = on_done
         self._under_way: deque[asyncio.Task[None]] = deque()
+
+    def end(self) -> None:
+        """What was begun is finished; the connection is not held until then."""
+        self._on_done = _nothing
 
     @property
     def is_empty(self) -> bool:

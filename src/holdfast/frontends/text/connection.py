@@ -10,14 +10,17 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.intake import ReplicaIntake, ReplicaSession
+from holdfast.broker.outgoing import Taking, piece_bytes
 from holdfast.frontends.text.callback_changes import CallbackChanges
+from holdfast.frontends.text.half_lines import HalfLine, HalfLines
 from holdfast.frontends.text.id_lines import IdLines
+from holdfast.frontends.text.line_cache import LineCache
 from holdfast.frontends.text.replies import PublishReply, Replies, Reply
-from holdfast.frontends.text.subscription import LineCache, Subscription
+from holdfast.frontends.text.subscription import Subscription
 from holdfast.model import names
 from holdfast.model.errors import (
     HalfLineTimeout,
@@ -25,13 +28,14 @@ from holdfast.model.errors import (
     LineTooLong,
     NotBackup,
     NotSubscribed,
+    Overloaded,
     TooLarge,
     TooManyConnections,
     TooManySubscriptions,
 )
 from holdfast.model.ids import CursorName
 from holdfast.model.limits import (
-    SUBSCRIBER_BUFFER_BYTES_MAX,
+    SUBSCRIBER_PIECE_BYTES_MIN,
     TEXT_LINE_OVERHEAD_BYTES,
     TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX,
     TEXT_UNACKNOWLEDGED_BYTES_MAX,
@@ -42,6 +46,9 @@ from holdfast.wire.text import Command, Dialect, Invalid, Item, Publishes, Publi
 
 # A machine that vanished is noticed after about two minutes of silence, though nothing is sent to it.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 20), (socket.TCP_KEEPCNT, 3))
+
+# So long what a client still sends is read and dropped, so that it can read why it is hung up on.
+_LINGER_S: Final = 2.0
 
 SubscriptionKey = tuple[str, CursorName | None]
 
@@ -56,6 +63,7 @@ class TextConnection(asyncio.Protocol):
         cache: LineCache,
         open_connections: set[TextConnection],
         connections_max: int,
+        half_lines: HalfLines,
         intake: ReplicaIntake | None = None,
     ) -> None:
         self._broker = broker
@@ -67,8 +75,8 @@ class TextConnection(asyncio.Protocol):
         self._replicas: ReplicaSession | None = None
         self._loop = asyncio.get_running_loop()
         self._line_bytes_max = broker.message_bytes_max + TEXT_LINE_OVERHEAD_BYTES
-        self._replies = Replies(self.write, self._count_error)
-        self._id_lines = IdLines(broker, dialect.published, self._on_ids_answered, self._count_error, self.abort)
+        self._replies = Replies(self.write, broker.stats.count_error)
+        self._id_lines = IdLines(broker, dialect.published, self._on_ids_answered, broker.stats.count_error, self.abort)
         # Lines with ids that came while others have no answer yet, and what is behind them: at most one piece, since
         # nothing more is read then.
         self._held: deque[tuple[Item, int]] = deque()
@@ -76,13 +84,20 @@ class TextConnection(asyncio.Protocol):
         self._subscriptions: dict[SubscriptionKey, Subscription] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._callback_changes = CallbackChanges(broker.callbacks, dialect, self._replies, self._close_if_finished)
-        self._half_line = bytearray()
+        self._half_line = HalfLine(half_lines)
         self._half_line_since = 0.0
         self._written = 0
         self._taken = 0
         self._reading = True
         self._no_more_lines = False
+        # Whether the client is in the midst of a line that it is hung up on for; and what ends the wait for it.
+        self._is_cut_short = False
+        self._lingering: asyncio.TimerHandle | None = None
+        self._is_lost = False
         self._writable: asyncio.Future[None] | None = None
+        # What is counted as held while it is not.
+        self._held_bytes = 0
+        self._taking = Taking()
         self._transport: asyncio.Transport
 
     # --- the protocol's events --------------------------------------------------------------------
@@ -94,21 +109,23 @@ class TextConnection(asyncio.Protocol):
             reason = f"this broker serves {self._connections_max} text connections; try again later"
             self.close_with(TooManyConnections(reason))
             return
-        self._transport.set_write_buffer_limits(high=SUBSCRIBER_BUFFER_BYTES_MAX)
+        # A piece that is not taken at once fills it.
+        self._transport.set_write_buffer_limits(high=SUBSCRIBER_PIECE_BYTES_MIN)
         _find_dead_peers(self._transport)
         self._open_connections.add(self)
         if self._dialect.connected:
             self.write(self._dialect.connected)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering is not None:
+            return
         end = data.rfind(b"\n") + 1
         if end == 0:
             self._keep_half_line(data)
         else:
             lines = data if end == len(data) else data[:end]
             if self._half_line:
-                lines = bytes(self._half_line) + lines
-                self._half_line.clear()
+                lines = self._half_line.take() + lines
             self._take(text.parse(lines), len(lines))
             if end < len(data):
                 self._keep_half_line(data[end:])
@@ -146,37 +163,60 @@ class TextConnection(asyncio.Protocol):
             self._resume_if_caught_up()
         if self._no_more_lines:
             self._close_if_finished()
+        self._part_if_over()
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
+        self._count_held(self._transport.get_write_buffer_size())
         self._pause_if_behind()
 
     def resume_writing(self) -> None:
+        self._set_writable()
+        self._resume_if_caught_up()
+
+    def _set_writable(self) -> None:
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
-        self._resume_if_caught_up()
+            self._taking.forget()
+            self._count_held(0)
+
+    def _count_held(self, size: int) -> None:
+        self._broker.outgoing.hold(size - self._held_bytes)
+        self._held_bytes = size
 
     def eof_received(self) -> bool:
         # A client may close its sending half and still wait for its answers: `printf … | nc -N`. Its
         # subscriptions end: nobody could tell it from one that is gone, for as long as nothing is published.
         self._half_line.clear()
         self._no_more_lines = True
+        self._is_cut_short = False
         self._stop_subscriptions()
         return not self._is_finished
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._half_line.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._open_connections.discard(self)
         for task in self._opening:
             task.cancel()
         self._stop_subscriptions()
         # Nobody is there to be answered, and what was to be published still is.
         self._held = deque(held for held in self._held if isinstance(held[0], Publishes | PublishIds))
-        if self._writable is not None:
-            self._writable.set_result(None)
-            self._writable = None
+        self._set_writable()
         if self._replicas is not None:
             self._replicas.close()
+        self._is_lost = True
+        self._replies.end()
+        self._callback_changes.end()
+        self._part_if_over()
+
+    def _part_if_over(self) -> None:
+        """Let go of the last part that holds this connection, so that its memory is free now and not at the next
+        search for reference cycles."""
+        if self._is_lost and not self._held and not self._id_lines.is_under_way:
+            self._id_lines.end()
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -268,6 +308,8 @@ class TextConnection(asyncio.Protocol):
 
     async def _open_subscription(self, subscription: Subscription, reply: Reply) -> None:
         key = (subscription.topic, subscription.cursor)
+        # Where it begins is known already; thousands that come back at once take turns.
+        await self._broker.turns.take()
         try:
             follower = await subscription.open()
         except HoldfastError as error:
@@ -308,25 +350,40 @@ class TextConnection(asyncio.Protocol):
         self._subscriptions.clear()
 
     def _refuse(self, error: HoldfastError, count: int = 1) -> None:
-        self._count_error(error)
+        self._broker.stats.count_error(error)
         self._replies.say(text.error_line(error) * count)
-
-    def _count_error(self, error: HoldfastError) -> None:
-        self._broker.stats.errors[error.code] += 1
 
     # --- lines that are not whole -------------------------------------------------------------------
 
     def _keep_half_line(self, data: bytes) -> None:
         if not self._half_line:
             self._half_line_since = self._loop.time()
-        self._half_line += data
+        try:
+            self._half_line.add(data)
+        except Overloaded as error:
+            self._cut_short(error)
+            return
         if len(self._half_line) > self._line_bytes_max:
-            self.close_with(LineTooLong(f"a line may have {self._line_bytes_max} bytes; the connection is closed"))
+            self._cut_short(LineTooLong(f"a line may have {self._line_bytes_max} bytes; the connection is closed"))
+
+    def _cut_short(self, error: HoldfastError) -> None:
+        self._is_cut_short = True
+        self.close_with(error)
 
     def close_if_half_line_since(self, deadline: float) -> None:
         """Do not hold a buffer for a client that began a line and fell silent."""
         if self._half_line and self._reading and self._half_line_since < deadline:
             self.close_with(HalfLineTimeout("a line was begun and not ended in time; the connection is closed"))
+
+    def abort_if_stalled(self, now_s: float) -> None:
+        """Other readers wait for room: what this client does not take is given up."""
+        if self._writable is None:
+            return
+        size = self._transport.get_write_buffer_size()
+        self._count_held(size)
+        if self._taking.has_stalled(size, now_s):
+            self._broker.stats.count_error(Overloaded("a reader that took next to nothing was in the way of others"))
+            self.abort()
 
     def close_with(self, error: HoldfastError) -> None:
         """Read nothing more, answer what was read before, say why, and close."""
@@ -343,7 +400,7 @@ class TextConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         # What is dropped here counts as written, and so never as taken.
         self._written += len(data)
-        if not self._transport.is_closing():
+        if not self._transport.is_closing() and self._lingering is None:
             self._transport.write(data)
         if not self._reading:
             self._resume_if_caught_up()
@@ -371,6 +428,15 @@ class TextConnection(asyncio.Protocol):
                 return int(struct.unpack("i", answer)[0])
         return self._written  # nobody can tell any more: count nothing as taken
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the client has to take something before more is written to it."""
+        return self._writable is not None
+
+    @property
+    def piece_bytes(self) -> int:
+        return piece_bytes(len(self._open_connections))
+
     async def drained(self) -> None:
         """Wait until the client has read enough for more to be written."""
         while self._writable is not None:
@@ -391,8 +457,19 @@ class TextConnection(asyncio.Protocol):
         return self._no_more_lines and self.is_settled and not self._subscriptions
 
     def _close_if_finished(self) -> None:
-        if self._is_finished:
+        if not self._is_finished:
+            return
+        if self._is_cut_short and not self._transport.is_closing():
+            self._linger()
+        else:
             self._transport.close()
+
+    def _linger(self) -> None:
+        """Close once the client has stopped sending. Closed at once, its machine would drop the error unread."""
+        if self._lingering is None:
+            self._lingering = self._loop.call_later(_LINGER_S, self._transport.close)
+            self._transport.write_eof()
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         self._transport.abort()

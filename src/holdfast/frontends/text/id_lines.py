@@ -27,6 +27,14 @@ from holdfast.model.messages import NewMessage, Published
 from holdfast.wire.text import PublishId, error_line
 
 
+def _nobody_waits(reply: Reply, answers: bytes) -> None:
+    pass
+
+
+def _nothing() -> None:
+    pass
+
+
 class IdLines:
     """Publishes one run of lines after the other; `on_answered` is told what to fill the place of a run with."""
 
@@ -46,6 +54,11 @@ class IdLines:
         self._refused_id: bytes | None = None
         self._run: _Run | None = None
         self._sorting: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """Nothing is under way and nothing comes any more: the connection is not held."""
+        assert self._run is None, "its answer is awaited"
+        self._on_answered, self._abort = _nobody_waits, _nothing
 
     @property
     def is_under_way(self) -> bool:

@@ -16,6 +16,10 @@ from holdfast.wire.text import error_line
 _PLACE_BYTES = 512
 
 
+def _to_nobody(data: bytes) -> None:
+    pass
+
+
 class Reply:
     """A place in the row; `data` is set once it is known what to say."""
 
@@ -34,6 +38,10 @@ class Replies:
         self.on_error = on_error
         self._row: deque[Reply] = deque()
         self.waiting_bytes = 0
+
+    def end(self) -> None:
+        """Nobody listens any more: the connection is not held by what is still to be answered."""
+        self._write = _to_nobody
 
     @property
     def is_empty(self) -> bool:

@@ -7,8 +7,9 @@ import asyncio
 from holdfast.broker.broker import Broker
 from holdfast.broker.intake import ReplicaIntake
 from holdfast.frontends.text.connection import TextConnection
-from holdfast.frontends.text.subscription import LineCache
-from holdfast.model.limits import CONNECTIONS_MAX, TEXT_HALF_LINE_TIMEOUT_S
+from holdfast.frontends.text.half_lines import HalfLines
+from holdfast.frontends.text.line_cache import LineCache
+from holdfast.model.limits import CONNECTIONS_MAX, TEXT_HALF_LINE_TIMEOUT_S, TEXT_HALF_LINES_BYTES_MAX
 from holdfast.wire.text import Dialect
 
 _BACKLOG = 4096
@@ -26,6 +27,7 @@ class TextFrontend:
         *,
         connections_max: int = CONNECTIONS_MAX,
         half_line_timeout_s: float = TEXT_HALF_LINE_TIMEOUT_S,
+        half_lines_bytes_max: int = TEXT_HALF_LINES_BYTES_MAX,
         intake: ReplicaIntake | None = None,
     ) -> None:
         self._broker = broker
@@ -34,11 +36,11 @@ class TextFrontend:
         self._half_line_timeout_s = half_line_timeout_s
         self._intake = intake
         self._connections: set[TextConnection] = set()
+        self._half_lines = HalfLines(half_lines_bytes_max)
         # Each of a plain pair makes its own outputs: what they have in common is the id of the message.
         self._cache = LineCache(
             dialect, is_epoch_told=broker.backend.delivers_where_led, is_source_told=intake is not None
         )
-        broker.on_topic(lambda topic: self._cache.forget(topic.name))
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -75,13 +77,24 @@ class TextFrontend:
 
     def _connection(self) -> asyncio.Protocol:
         return TextConnection(
-            self._broker, self._dialect, self._cache, self._connections, self._connections_max, self._intake
+            self._broker,
+            self._dialect,
+            self._cache,
+            self._connections,
+            self._connections_max,
+            self._half_lines,
+            self._intake,
         )
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
-            deadline = loop.time() - self._half_line_timeout_s
-            for connection in list(self._connections):
-                connection.close_if_half_line_since(deadline)
+            self._sweep_at(loop.time())
+
+    def _sweep_at(self, now_s: float) -> None:
+        is_short = self._broker.outgoing.is_short
+        for connection in list(self._connections):
+            connection.close_if_half_line_since(now_s - self._half_line_timeout_s)
+            if is_short:
+                connection.abort_if_stalled(now_s)

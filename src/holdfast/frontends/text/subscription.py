@@ -9,25 +9,22 @@ taken over there, is delivered again after a reconnect.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.delivery_marks import DELIVERED
-from holdfast.broker.follower import Delivery, Follower
-from holdfast.broker.processing import source_id
+from holdfast.broker.follower import Follower
+from holdfast.frontends.text.line_cache import LineCache, Piece, Place
 from holdfast.model.errors import HoldfastError, Internal, TakenOver
-from holdfast.model.ids import CursorName, Offset, TopicName
-from holdfast.model.limits import SUBSCRIBER_BUFFER_BYTES_MAX
-from holdfast.wire import record_batch
-from holdfast.wire.text import Dialect, lines_with_ids
+from holdfast.model.ids import CursorName, Offset
+from holdfast.model.limits import MIB, SUBSCRIBER_BUFFER_BYTES_MAX
 
 # How often the cursor of a busy durable subscription is moved.
-_CONFIRM_INTERVAL_S = 0.02
-_CACHE_BYTES_MAX = 8 * 1024 * 1024
-# What an entry costs besides its lines: most deliveries to a fast reader are one short line.
-_CACHE_ENTRY_BYTES = 512
+_CONFIRM_INTERVAL_S: Final = 0.02
+# As much as one client is sent before others have their turn.
+_TURN_BYTES: Final = 4 * MIB
 
 
 class Outlet(Protocol):
@@ -36,59 +33,11 @@ class Outlet(Protocol):
     def write(self, data: bytes) -> None: ...
     def written_bytes(self) -> int: ...
     def taken_bytes(self) -> int: ...
+    @property
+    def is_full(self) -> bool: ...
+    @property
+    def piece_bytes(self) -> int: ...
     async def drained(self) -> None: ...
-
-
-class LineCache:
-    """Lines for the newest deliveries, so that a hundred subscribers at the tail cost one decoding."""
-
-    def __init__(self, dialect: Dialect, *, is_epoch_told: bool = False, is_source_told: bool = False) -> None:
-        self._dialect = dialect
-        # Whether what a processor made goes by the id of the message it was made of.
-        self._is_source_told = is_source_told
-        # Whether ids that are made here hold the epoch: see `record_batch.default_id`.
-        self._is_epoch_told = is_epoch_told
-        self._lines: OrderedDict[tuple[object, ...], tuple[bytes, int]] = OrderedDict()
-        self._bytes = 0
-
-    def lines(self, topic: str, source: TopicName, delivery: Delivery, *, with_ids: bool = False) -> tuple[bytes, int]:
-        """The lines of a delivery, and how many they are."""
-        key = (topic, source, delivery.partition, delivery.offset, delivery.next_offset, delivery.cuts, with_ids)
-        cached = self._lines.get(key)
-        if cached is not None:
-            return cached
-        if with_ids:
-            messages = [
-                message for batch in delivery.batches for message in self._ids_and_values(batch, delivery.partition)
-            ]
-            del messages[: delivery.skip]
-            made = (lines_with_ids(topic.encode(), messages), len(messages))
-        else:
-            values = [value for batch in delivery.batches for value in record_batch.decode_values(batch)]
-            del values[: delivery.skip]
-            made = (self._dialect.lines(topic.encode(), values), len(values))
-        self._lines[key] = made
-        self._bytes += len(made[0]) + _CACHE_ENTRY_BYTES
-        while self._bytes > _CACHE_BYTES_MAX:
-            self._bytes -= len(self._lines.popitem(last=False)[1][0]) + _CACHE_ENTRY_BYTES
-        return made
-
-    def _ids_and_values(self, batch: memoryview, partition: int) -> list[tuple[str, bytes]]:
-        """What a subscriber with ids gets of a batch; without a publisher's id in it, no record is looked into."""
-        if record_batch.has_ids(batch):
-            messages = record_batch.decode(batch, partition, is_epoch_told=self._is_epoch_told)
-            if self._is_source_told:
-                return [(source_id(message) or message.id, message.value) for message in messages]
-            return [(message.id, message.value) for message in messages]
-        head = record_batch.header(batch)
-        epoch = head.leader_epoch if self._is_epoch_told else None
-        values = enumerate(record_batch.decode_values(batch), head.base_offset)
-        return [(record_batch.default_id(partition, Offset(offset), epoch), value) for offset, value in values]
-
-    def forget(self, source: TopicName) -> None:
-        """A topic of that name is new: lines of one before it stand at the same offsets."""
-        for key in [key for key in self._lines if key[1] == source]:
-            self._bytes -= len(self._lines.pop(key)[0]) + _CACHE_ENTRY_BYTES
 
 
 class Subscription:
@@ -121,7 +70,6 @@ class Subscription:
         self._unconfirmed: deque[tuple[int, int, Offset]] = deque()
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._on_lost = self._taken_over
         self._lost = False
 
     async def open(self) -> Follower:
@@ -132,7 +80,7 @@ class Subscription:
             await broker.ensure_topic(self._source)
         if self.cursor is not None:
             # Whoever read through it before stops, and stores how far it came, before we look.
-            broker.cursor_claims.claim((self._source, self.cursor), self._on_lost)
+            broker.cursor_claims.claim((self._source, self.cursor), self._taken_over)
             positions = await broker.open_cursor(self.topic, self.cursor, self._start)
         elif isinstance(self._start, str):
             positions = await broker.positions(self._source, self._start)
@@ -163,7 +111,7 @@ class Subscription:
         if self._confirm_timer is not None:
             self._confirm_timer.cancel()
         if self.cursor is not None:
-            self._broker.cursor_claims.release((self._source, self.cursor), self._on_lost)
+            self._broker.cursor_claims.release((self._source, self.cursor), self._taken_over)
         if self._is_marked:
             self._broker.delivery_marks.left(self._source, self)
         self._unconfirmed.clear()
@@ -171,21 +119,46 @@ class Subscription:
     async def _run(self, follower: Follower, on_end: Callable[[Subscription, HoldfastError], None]) -> None:
         try:
             while True:
-                delivery = await follower.next(SUBSCRIBER_BUFFER_BYTES_MAX)
-                lines, count = self._cache.lines(self.topic, self._source, delivery, with_ids=self.with_ids)
-                self._outlet.write(lines)
-                self._broker.stats.count_delivery(count, len(lines))
-                if self.cursor is not None or self._is_marked:
-                    self._unconfirmed.append((self._outlet.written_bytes(), delivery.partition, delivery.next_offset))
-                    self._confirm_later()
                 await self._outlet.drained()
+                number = await follower.ready()
+                await self._broker.outgoing.room()
+                await self._deliver(follower, number)
         except HoldfastError as error:
             self._release()
             on_end(self, error)
 
+    async def _deliver(self, follower: Follower, number: int) -> None:
+        """Write what comes next in one partition, until the client has to take it first or others have their turn."""
+        left = _TURN_BYTES
+        while left > 0 and not self._outlet.is_full:
+            piece = await self._next_piece(follower, number)
+            if piece is None:
+                return
+            left -= len(piece.lines)
+            self._outlet.write(piece.lines)
+            self._broker.stats.count_delivery(piece.messages, len(piece.lines))
+            if self.cursor is not None or self._is_marked:
+                self._unconfirmed.append((self._outlet.written_bytes(), number, piece.next_offset))
+                self._confirm_later()
+
+    async def _next_piece(self, follower: Follower, number: int) -> Piece | None:
+        """Nothing but the piece is held while the client does not take it."""
+        offset, bytes_max = follower.positions[number], self._outlet.piece_bytes
+        place = Place(self.topic, follower.followed, number, offset, follower.cuts[number], self.with_ids)
+        piece = self._cache.find(place, bytes_max)
+        if piece is None:
+            delivery = await follower.read(number, SUBSCRIBER_BUFFER_BYTES_MAX)
+            if delivery is None:
+                return None
+            place = place._replace(offset=delivery.offset, cuts=delivery.cuts, with_ids=self.with_ids)
+            piece = self._cache.make(place, delivery, bytes_max)
+        follower.positions[number] = piece.next_offset
+        return piece
+
     def _ended(
         self, task: asyncio.Task[None], follower: Follower, on_end: Callable[[Subscription, HoldfastError], None]
     ) -> None:
+        self._task = None
         self._broker.stats.subscriptions -= 1
         follower.close()
         if task.cancelled():

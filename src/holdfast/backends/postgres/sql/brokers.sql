@@ -26,19 +26,6 @@ SELECT broker_id, addresses, seen_at FROM holdfast.brokers
 WHERE name = $1 AND broker_id <> $2
     AND seen_at > clock_timestamp() - $3::double precision * interval '1 second'
 
--- name: spills_of_others
--- The oldest message that another broker keeps in its spill, and how many brokers were there when this one lost the
--- database and were not seen again since it is back. $2: the lease; $3, $4: seconds since the last beat before the
--- outage, and since the first one after it. $5: this broker's name: an earlier life of its own is not waited for.
-SELECT
-    min(spilled_since) FILTER (WHERE seen_at > clock_timestamp() - $2::double precision * interval '1 second'),
-    count(*) FILTER (
-        WHERE seen_at > clock_timestamp() - ($3::double precision + $2) * interval '1 second'
-        AND seen_at < clock_timestamp() - $4::double precision * interval '1 second'
-        AND name <> $5
-    )
-FROM holdfast.brokers WHERE broker_id <> $1
-
 -- name: oldest_spill_of_others
 -- Whom this broker waits for, by name and address.
 SELECT name, addresses FROM holdfast.brokers

@@ -1,0 +1,58 @@
+"""The event loop, shared among those with much to do: many readers, and large requests, do not delay everybody else.
+
+One message can wake ten thousand readers, and a large batch keeps each of them busy for a while. What they do between
+two looks at the network has a bound: readers whose turn has not come wait for a later round of the loop. How many go on
+in one round follows from how long the last ones took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+# So long all readers together may take of one round of the loop.
+_ROUND_S: Final = 0.01
+# Readers that are let on together, at first and at most.
+_AT_ONCE: Final = 1
+_AT_ONCE_MAX: Final = 256
+
+
+class Turns:
+    """Whoever is about to send a piece takes a turn first; what it does then it does without waiting."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._round: asyncio.Handle | None = None
+        self._began_s = 0.0
+        self._at_once = _AT_ONCE
+
+    async def take(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._round is None:
+            self._began_s = loop.time()
+            self._round = loop.call_soon(self._begin_round, loop)
+        elif self._waiting or loop.time() - self._began_s >= _ROUND_S:
+            turn: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+
+    def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        if not self._waiting:
+            self._round, self._at_once = None, _AT_ONCE
+            return
+        took_s = now_s - self._began_s
+        if took_s > _ROUND_S:
+            self._at_once = max(1, self._at_once // 2)
+        elif took_s < _ROUND_S / 2:
+            self._at_once = min(_AT_ONCE_MAX, 2 * self._at_once)
+        self._began_s = now_s
+        left = self._at_once
+        while self._waiting and left:
+            turn = self._waiting.popleft()
+            # Of those that gave up, nobody goes on.
+            if not turn.done():
+                turn.set_result(None)
+                left -= 1
+        self._round = loop.call_soon(self._begin_round, loop)

@@ -1,0 +1,100 @@
+"""The time that a sender gave a message stays with it; how long its id is remembered counts from its arrival."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from holdfast.backends.spill.backend import SpillBackend
+from holdfast.backends.spill.log_target import LogTarget
+from holdfast.backends.spill.settings import SpillSettings
+from holdfast.broker.broker import Broker
+from holdfast.broker.passing import PassingBackend
+from holdfast.model.errors import Unavailable
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.messages import BatchPublished, NewMessage
+from holdfast.wire import batch_builder
+from tests.broker.conftest import Desk
+
+HOUR_MS = 3_600_000
+BEGINNING_MS = 1_790_000_000_000
+
+
+def timed(*messages: tuple[str | None, bytes, int]) -> bytes:
+    made = [NewMessage(value=value, id=message_id) for message_id, value, _ in messages]
+    return bytes(batch_builder.build_timed(made, [time_ms for _, _, time_ms in messages]))
+
+
+async def test_time_of_a_message_is_kept_whether_or_not_one_beside_it_has_an_id(desk: Desk) -> None:
+    desk.store.clock.now = BEGINNING_MS
+    sent_ms = BEGINNING_MS - HOUR_MS
+    batches = [
+        timed((None, b"a", sent_ms), (None, b"b", sent_ms + 1)),
+        timed(("c", b"c", sent_ms + 2), (None, b"d", sent_ms + 3)),
+        timed(("c", b"c", sent_ms + 4), ("e", b"e", sent_ms + 5)),
+    ]
+    for batch in batches:
+        await desk.broker.publish_batches("t", 0, [batch])
+    found = [(message.value, message.timestamp_ms - sent_ms) for message in await desk.messages()]
+    assert found == [(b"a", 0), (b"b", 1), (b"c", 2), (b"d", 3), (b"e", 5)]
+
+
+async def test_id_of_a_message_that_is_old_when_it_arrives_is_recognised_after_a_restart(desk: Desk) -> None:
+    desk.store.clock.now = BEGINNING_MS
+    old = timed(("a", b"x", BEGINNING_MS - HOUR_MS))
+    await desk.broker.publish_batches("t", 0, [old])
+    desk.store.clock.now += 60_000
+    for _ in range(2):
+        (again,) = await desk.broker.publish_batches("t", 0, [old])
+        assert again.duplicates == 1, "a resend within the dedupe window was stored twice"
+        await desk.restart()
+    desk.store.clock.now += 10 * 60_000
+    (late,) = await desk.broker.publish_batches("t", 0, [old])
+    assert late.duplicates == 0
+
+
+async def test_reader_of_the_last_minute_gets_what_arrived_in_it(desk: Desk) -> None:
+    desk.store.clock.now = BEGINNING_MS
+    await desk.broker.publish_batches("t", 0, [timed(("a", b"x", BEGINNING_MS - HOUR_MS))])
+    assert await desk.broker.resolve_offset("t", 0, "-1m") == 0
+
+
+class GoesAway(PassingBackend):
+    """A store that is away for a while."""
+
+    is_away = False
+
+    def problem(self) -> str | None:
+        return "it is away" if self.is_away else self.inner.problem()
+
+    def forward(self, partition: PartitionId, batch: bytearray, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        if self.is_away:
+            raise Unavailable("it is away")
+        return self.inner.forward(partition, batch, has_ids=has_ids)
+
+    async def catch_up_cursors(self) -> None:
+        if self.is_away:
+            raise Unavailable("it is away")
+        await self.inner.catch_up_cursors()
+
+
+async def test_message_that_was_kept_while_its_store_was_away_has_the_time_of_its_push(
+    desk: Desk, tmp_path: Path
+) -> None:
+    clock = desk.store.clock
+    clock.now = BEGINNING_MS
+    store = GoesAway(desk.store.backend)
+    spill = SpillBackend(store, LogTarget(store, tmp_path / "spill"), SpillSettings(tmp_path / "spill"), now_ms=clock)
+    await spill.start()
+    broker = Broker(spill, now_ms=clock)
+    await broker.ensure_topic(TopicName("t"))
+    store.is_away = True
+    (kept,) = await broker.publish("t", [NewMessage(value=b"kept")])
+    assert kept.offset == -1
+    clock.now += HOUR_MS
+    store.is_away = False
+    while not spill.is_drained:
+        await asyncio.sleep(0.01)
+    await spill.stop()
+    (message,) = await desk.messages()
+    assert (message.value, message.timestamp_ms) == (b"kept", BEGINNING_MS)

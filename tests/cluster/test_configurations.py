@@ -1,0 +1,197 @@
+"""Every node goes by the same members of the cluster, also after a crash; one that does not is not talked to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from holdfast.backends.cluster import opening, snapshots
+from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.commands import NoteNode
+from holdfast.backends.cluster.configurations import Known
+from holdfast.backends.cluster.control import CONTROL
+from holdfast.backends.cluster.control_state import ControlState
+from holdfast.backends.cluster.hard_states import HardStates
+from holdfast.backends.cluster.state import Loaded
+from holdfast.consensus.members import Members, MembersAt, ReplicaId
+from holdfast.consensus.membership import Place
+from holdfast.consensus.messages import HardState
+from holdfast.model.ids import LogIndex, PartitionId, Term, TopicName
+from holdfast.model.topics import TopicConfig
+from holdfast.storage.votes import VoteJournal
+from tests.cluster.nodes import Nodes, running, until
+
+ORDERS, LATER = TopicName("orders"), TopicName("later")
+
+
+@pytest.fixture(autouse=True)
+def _short_control_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "_CONTROL_SEGMENT_BYTES", 1 << 16)
+    monkeypatch.setattr(snapshots, "_UNREAD_S", 0.2)
+
+
+def members_of(backend: ClusterBackend) -> Members:
+    return backend.control.replica.raft.members
+
+
+async def add_voter(nodes: Nodes, name: str) -> None:
+    nodes.add(name, "n1")
+    nodes.peers_of["n3"] = {each: nodes.addresses[each] for each in ("n1", "n2", "n3")}
+    await nodes.start(name)
+
+    def is_voter(other: str) -> bool:
+        row = nodes.backends[other].state.membership.rows.get(name)
+        return row is not None and row.place is Place.VOTER
+
+    await until(lambda: is_voter("n1") and is_voter("n2"))
+
+
+async def drop_control_log(nodes: Nodes) -> None:
+    """The nodes that run forget what their control logs say now."""
+    first = nodes.backends["n1"]
+    before = first.control.replica.log.last_index
+
+    async def is_dropped() -> bool:
+        await first._proposals.propose(NoteNode("filler", "1", {"x": "y" * 20_000}))
+        return all(each.control.replica.log.first_index > before for each in nodes.backends.values())
+
+    await until(is_dropped)
+
+
+async def killed_when_it_has_the_state(nodes: Nodes, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """n3 takes the state of another node over, and is killed before its control log is as far."""
+    left = root / "left"
+    really_replace = ControlState.replace
+
+    async def copied(self: ControlState, loaded: Loaded) -> None:
+        if not left.exists() and self._raft.replica.startswith("n3"):
+            shutil.copytree(root / "n3", left)  # what a kill leaves at this moment
+        await really_replace(self, loaded)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ControlState, "replace", copied)
+        await nodes.start("n3")
+        await until(left.exists)
+    await nodes.stop("n3")
+    shutil.rmtree(root / "n3")
+    left.rename(root / "n3")
+
+
+@pytest.mark.parametrize("is_changed_again", [False, True])
+async def test_node_killed_while_it_takes_a_state_over_goes_by_the_members_of_that_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_changed_again: bool
+) -> None:
+    """With the members of before, two of five nodes could acknowledge, and what they acknowledge would be lost."""
+    async with running(tmp_path) as nodes:
+        first = nodes.backends["n1"]
+        await first.create_topic(ORDERS, TopicConfig())
+        await until(lambda: all(ORDERS in each.topics_here.known for each in nodes.backends.values()))
+        await nodes.stop("n3")
+        await drop_control_log(nodes)
+        await add_voter(nodes, "n4")
+        if is_changed_again:
+            # Where the log of the others begins, another configuration holds than at the end of their state.
+            await drop_control_log(nodes)
+        await add_voter(nodes, "n5")
+        await until(lambda: first.control.kept == first.control.applied)
+        await killed_when_it_has_the_state(nodes, tmp_path, monkeypatch)
+
+        await nodes.start("n3")
+        third = nodes.backends["n3"]
+        await until(lambda: third.control.applied == nodes.backends["n1"].control.applied)
+        assert len(members_of(third).voters) == 5
+        assert {members_of(each) for each in nodes.backends.values()} == {members_of(first)}
+        await first.create_topic(LATER, TopicConfig())
+        await until(lambda: PartitionId(LATER, 0) in third.topics_here.replicas)
+        assert third.topics_here.known[LATER].voters == first.topics_here.known[LATER].voters
+        assert not nodes.failed
+
+
+async def test_node_that_goes_by_other_members_is_not_talked_to_and_says_so(tmp_path: Path) -> None:
+    """With the members of long ago it could acknowledge what the others never get."""
+    async with running(tmp_path) as nodes:
+        await nodes.backends["n1"].create_topic(ORDERS, TopicConfig())
+        await until(lambda: all(ORDERS in each.topics_here.known for each in nodes.backends.values()))
+        alone = Members(frozenset({nodes.backends["n3"].groups.me}))
+        await nodes.stop("n3")
+        states = HardStates(*VoteJournal.open(tmp_path / "n3" / "votes.log"))
+        state = states.of(CONTROL)
+        assert state is not None
+        stale = (MembersAt(LogIndex(-1), Term(0), alone),)
+        states.put(CONTROL, state._replace(members=stale), lambda: None)
+        states.sync_now()
+        states.journal.close()
+        with capture_logs() as logs:
+            await nodes.start("n3")
+            third = nodes.backends["n3"]
+            await until(lambda: "disagree" in (third.problem() or ""))
+        assert {line["event"] for line in logs if "disagree" in str(line.get("reason"))} >= {"peer_refused"}
+        assert not third.neighbours.is_up("n1")
+        await until(lambda: nodes.backends["n1"].problem() is None)
+
+
+def known(entry: int, since: int, *voters: str, term: int = 1) -> Known:
+    return Known(LogIndex(entry), MembersAt(LogIndex(since), Term(term), Members.of(voters)))
+
+
+def test_what_was_decided_later_does_not_contradict_what_was_known_before() -> None:
+    assert not known(10, 5, "a", "b").contradicts(known(20, 15, "a", "b", "c"))
+    assert not known(20, 15, "a", "b", "c").contradicts(known(10, 5, "a", "b"))
+    assert not known(10, 5, "a", "b").contradicts(known(30, 5, "a", "b"))
+
+
+@pytest.mark.parametrize("other", [known(30, 8, "a", "b", "c"), known(30, 5, "a"), known(30, 5, "a", "b", term=2)])
+def test_two_configurations_of_one_entry_contradict_each_other(other: Known) -> None:
+    assert known(10, 5, "a", "b").contradicts(other)
+    assert other.contradicts(known(10, 5, "a", "b"))
+
+
+def test_configuration_is_told_as_it_is_known() -> None:
+    told = known(10, -1, "n1.ab", "n2.cd", term=0)
+    assert Known.decode(told.encode()) == told
+
+
+@pytest.mark.parametrize("text", ["", "1 2 3", "1 2 3 a|", "x 1 1 a|", "9 1 1 ", "9 1 1 b,a|", "09 1 1 a|"])
+def test_what_is_no_configuration_is_noticed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Known.decode(text)
+
+
+def test_expected_configuration_is_saved_until_the_log_has_a_later_one(tmp_path: Path) -> None:
+    def at(since: int) -> MembersAt:
+        return MembersAt(LogIndex(since), Term(1), Members.of(["a", f"b{since}"]))
+
+    def kept(*history: int) -> list[int]:
+        state = HardState(Term(1), ReplicaId(""), tuple(map(at, history)))
+        states.put(CONTROL, state, lambda: None)
+        states.sync_now()
+        found = states.of(CONTROL)
+        assert found is not None
+        return [each.since for each in found.members]
+
+    states = HardStates(*VoteJournal.open(tmp_path / "votes.log"))
+    states.expect(CONTROL, Known(LogIndex(20), at(15)))
+    assert kept(3, 7) == [3, 7, 15]
+    assert kept(15) == [15, 15]
+    assert kept(15, 25) == [15, 25]
+    assert kept(15) == [15]
+    states.journal.close()
+
+
+async def test_node_that_lost_its_votes_is_let_in_though_it_knows_only_the_founders(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        await add_voter(nodes, "n4")
+        await drop_control_log(nodes)
+        await until(lambda: nodes.backends["n3"].control.replica.raft.shape.base_index > 0)
+        life = nodes.backends["n3"].groups.me
+        await nodes.stop("n3")
+        (tmp_path / "n3" / "votes.log").unlink()
+        await nodes.start("n3")
+        third = nodes.backends["n3"]
+        assert third.groups.me != life
+        await until(lambda: third.groups.me in members_of(third).voters and len(members_of(third).voters) == 4)
+        await until(lambda: {members_of(each) for each in nodes.backends.values()} == {members_of(third)})
+        assert not nodes.failed

@@ -1,0 +1,149 @@
+"""A number that is committed comes again with other rows: the query is told, and no row is left out in silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import holdfast
+import holdfast.pipelines
+from holdfast.client import BlockingClient
+from holdfast.model.errors import HoldfastError
+from holdfast.spark.sink import BatchWriter
+from holdfast.spark.sink_options import parse_sink_options
+
+
+def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.record_batch({"value": batch["value"]})
+
+
+def rolled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import uuid
+
+    return pa.record_batch({"value": [f"{value.decode()} {uuid.uuid4()}" for value in batch["value"].to_pylist()]})
+
+
+def remove(checkpoint: Path, batch: int, *kinds: str) -> None:
+    for kind in kinds:
+        (checkpoint / kind / str(batch)).unlink()
+        (checkpoint / kind / f".{batch}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("way", ["function", "sql", "sink", "sink without a local checkpoint"])
+def test_rows_behind_a_batch_that_was_committed_are_not_dropped_when_the_checkpoint_is_set_back(
+    way: str,
+    spark: SparkSession,
+    broker: BlockingClient,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, checkpoint = f"{topic}-out", tmp_path / "checkpoint"
+    broker.create_topic(topic)
+    broker.create_topic(target)
+
+    def sink() -> None:
+        reader = spark.readStream.format("holdfast").options(
+            servers=servers, subscribe=topic, startingOffsets="earliest", groupId="plain"
+        )
+        writer = reader.load().select("value").writeStream.format("holdfast").trigger(availableNow=True)
+        if way == "sink":
+            writer = writer.option("checkpointLocation", str(checkpoint))
+        else:
+            # Only the rows themselves say then which batch it is, as on a distributed file system.
+            spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path))
+            writer = writer.queryName("checkpoint")
+        try:
+            writer.options(servers=servers, topic=target).start().awaitTermination()
+        finally:
+            spark.conf.unset("spark.sql.streaming.checkpointLocation")
+
+    def transform() -> None:
+        how = {"function": unchanged} if way == "function" else {"sql": "SELECT value FROM messages"}
+        holdfast.pipelines.transform(
+            spark, source=topic, target=target, checkpoint=str(checkpoint), servers=servers, **how
+        )
+
+    run = sink if way.startswith("sink") else transform
+    for start in (0, 100):
+        broker.publish_many(topic, [f"{number}" for number in range(start, start + 100)])
+        run()
+    remove(checkpoint, 1, "commits")
+    run()  # the driver died behind the commit: the same batch comes again
+    broker.publish_many(topic, [f"{number}" for number in range(200, 300)])
+    remove(checkpoint, 1, "commits", "offsets")
+    with pytest.raises((HoldfastError, StreamingQueryException), match="was committed with 100 rows then") as refused:
+        run()
+    text = str(refused.value)
+    assert "and comes with 200 now" in text
+    if way != "sink without a local checkpoint":
+        assert f"{topic}/0 from 100 to 300" in text and f"ends at {topic}/0 200" in text, "both offsets"
+    read = [message.text for message in broker.read(target, messages_max=1000)]
+    assert sorted(read, key=int) == [f"{number}" for number in range(200)]
+
+
+def test_rows_of_new_files_are_not_dropped_when_the_checkpoint_is_set_back(
+    spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
+) -> None:
+    checkpoint, files = tmp_path / "checkpoint", tmp_path / "files"
+    files.mkdir()
+    broker.create_topic(topic)
+
+    def run() -> None:
+        writer = spark.readStream.text(str(files)).writeStream.format("holdfast").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(checkpoint)).options(
+            servers=servers, topic=topic
+        ).start().awaitTermination()
+
+    for number in range(2):
+        (files / f"{number}.txt").write_text(f"{number}\n")
+        run()
+    remove(checkpoint, 1, "commits")
+    run()  # the driver died behind the commit: the same batch comes again
+    remove(checkpoint, 1, "commits", "offsets")
+    remove(checkpoint / "sources", 1, "0")
+    (files / "2.txt").write_text("2\n")
+    with pytest.raises(StreamingQueryException, match="batch_differs"):
+        run()
+    assert sorted(message.text for message in broker.read(topic)) == ["0", "1"]
+
+
+def test_batch_that_rolls_dice_comes_again_without_an_error(
+    spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
+) -> None:
+    """Its place in the source says that it is the same batch."""
+    target, checkpoint = f"{topic}-out", tmp_path / "checkpoint"
+    for start in (0, 1):
+        broker.publish(topic, f"{start}")
+        for _ in range(2):
+            holdfast.pipelines.transform(
+                spark, source=topic, target=target, checkpoint=str(checkpoint), servers=servers, function=rolled
+            )
+            remove(checkpoint, start, "commits")
+    read = [message.text for message in broker.read(target, messages_max=1000)]
+    assert [each.partition(" ")[0] for each in read] == ["0", "1"]
+
+
+def test_job_of_a_name_that_brings_other_rows_is_told_that_they_are_not_written(
+    broker: BlockingClient, servers: str, topic: str
+) -> None:
+    def job(number: int | None, *rows: str) -> None:
+        batch = {} if number is None else {"writerBatch": str(number)}
+        given = {"servers": servers, "topic": topic, "writer": f"job-{topic}-{number}", **batch}
+        writer = BatchWriter(parse_sink_options(given))
+        staged = writer.write(iter([pa.record_batch([list(rows)], names=["value"])]))
+        writer.commit([staged])
+
+    broker.create_topic(topic)
+    for number in (None, 7):
+        job(number, "a", "b")
+        job(number, "b", "a")
+        for others in (("a",), ("a", "c"), ("a", "b", "c"), ()):
+            with pytest.raises(HoldfastError, match=r"^\[batch_differs\]"):
+                job(number, *others)
+    assert [message.text for message in broker.read(topic)] == ["a", "b"] * 2

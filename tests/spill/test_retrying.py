@@ -1,0 +1,159 @@
+"""Messages in `failed` are acknowledged: they are stored as soon as what was in their way is gone, without a person."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import asyncpg
+import pytest
+
+from holdfast.backends.spill import files, inspecting
+from holdfast.backends.spill.events import BadLine
+from holdfast.model.errors import TopicNotFound
+from holdfast.model.ids import TopicName
+from tests.postgres.stores import query
+from tests.spill.conftest import Open
+from tests.spill.stores import Spilling, until
+from tests.support.postgres import Server
+
+ODD_ONES_ARE_REFUSED = "ALTER TABLE holdfast.messages ADD CONSTRAINT even CHECK (get_byte(value, 0) % 2 = 0) NOT VALID"
+
+
+async def execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(statement)
+    await connection.close()
+
+
+async def refused_by_the_database(opened: Open, server: Server) -> Spilling:
+    """0 to 9 were kept; the database took the even ones."""
+    store = await opened(server.url)
+    await store.create()
+    server.kill()
+    for number in range(10):
+        await store.push(b"%d" % number)
+    await server.start()
+    await execute(server.url, ODD_ONES_ARE_REFUSED)
+    await until(lambda: store.spill.stats.failed_events == 5)
+    await store.drained()
+    assert await store.values() == [b"%d" % number for number in range(0, 10, 2)]
+    return store
+
+
+async def test_refused_messages_are_stored_when_the_database_takes_them(opened: Open, server: Server) -> None:
+    store = await refused_by_the_database(opened, server)
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await until(lambda: not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted((await store.values())[5:]) == [b"%d" % number for number in range(1, 10, 2)]
+    assert not files.failed_files(store.directory)
+    assert store.spill.file_buffer().failed == 0
+    assert not (await store.push(b"after"))[0].buffered
+
+
+async def test_messages_of_a_refused_topic_are_stored_in_order_when_it_can_be_made(
+    opened: Open, server: Server
+) -> None:
+    store = await opened(server.url)
+    await store.create()
+    is_allowed = False
+
+    async def ensure(name: TopicName) -> None:
+        if not is_allowed:
+            raise TopicNotFound(f"there is no topic {name}")
+        await store.create(name)
+
+    store.spill.create_with(ensure)
+    server.kill()
+    for number in range(30):
+        await store.push(b"%d" % number, topic=("t", "new")[number % 2])
+    await server.start()
+    await until(lambda: store.spill.stats.failed_events == 15)
+    is_allowed = True
+    await until(lambda: not store.spill.stats.failed_events)
+    await store.drained()
+    stored = await store.values("new")
+    assert sorted(stored, key=int) == [b"%d" % number for number in range(1, 30, 2)]
+    # The one that was tried comes first; the others have their order.
+    assert stored[1:] == sorted(stored[1:], key=int)
+
+
+async def test_message_that_was_stored_by_a_try_that_was_cut_off_is_not_stored_again(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await refused_by_the_database(opened, server)
+    tries, requeue = 0, inspecting.requeue_lines
+
+    def cut_off(*given: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise OSError(errno.EIO, "the disk is away for a moment")
+        return requeue(*given, **more)
+
+    monkeypatch.setattr(inspecting, "requeue_lines", cut_off)
+    # Only one is left, so that the same one is tried again.
+    [path] = files.failed_files(store.directory)
+    await store.stop()
+    path.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n")
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    again = await opened(server.url)
+    await until(lambda: tries > 1 and not again.spill.stats.failed_events)
+    await again.drained()
+    stored = await query(server.url, "SELECT payload FROM holdfast.queue_messages")
+    assert len(stored) == 6
+
+
+async def test_message_that_was_stored_is_recognised_when_another_of_its_group_is_tried_next(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await refused_by_the_database(opened, server)
+    tries, requeue = 0, inspecting.requeue_lines
+
+    def cut_off(*given: Any, **more: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries <= 3:
+            raise OSError(errno.EIO, "the disk is away for a moment")
+        return requeue(*given, **more)
+
+    monkeypatch.setattr(inspecting, "requeue_lines", cut_off)
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await until(lambda: tries > 3 and not store.spill.stats.failed_events)
+    await store.drained()
+    stored = await query(server.url, "SELECT payload FROM holdfast.queue_messages")
+    assert len(stored) == 10
+
+
+async def test_nothing_is_tried_of_a_file_that_a_recovery_in_bulk_has(opened: Open, server: Server) -> None:
+    store = await refused_by_the_database(opened, server)
+    [path] = files.failed_files(store.directory)
+    taken_over = store.directory / files.RECOVERING / path.name
+    taken_over.parent.mkdir(exist_ok=True)
+    taken_over.touch()
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    retrying = store.spill._retrying
+    begun = retrying._round
+    await until(lambda: retrying._round > begun + 3)
+    assert len(await store.values()) == 5
+    taken_over.unlink()
+    await until(lambda: not store.spill.stats.failed_events)
+    await store.drained()
+    assert len(await store.values()) == 10
+
+
+async def test_lines_that_were_never_acknowledged_are_not_stored_by_themselves(opened: Open, server: Server) -> None:
+    store = await refused_by_the_database(opened, server)
+    [path] = files.failed_files(store.directory)
+    [refused, *_] = files.failed_lines(path)
+    assert refused.event is not None
+    reason = "it is behind the last good line of a file that a crash left: it was not acknowledged"
+    other = store.spill.directory.new_file(files.FAILOVER)
+    store.spill.directory.note_failed(other, [BadLine(0, refused.event.encode(), reason)])
+    store.spill.stats.failed_events += 1
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await until(lambda: store.spill.stats.failed_events == 1)
+    await store.drained()
+    assert len(await store.values()) == 10
+    assert [each.name for each in files.failed_files(store.directory)] == [files.completed(other).path.name]

@@ -1,0 +1,106 @@
+"""A push whose outcome is unknown is kept with a marker, so replay finds out whether it is stored."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from holdfast.backends.spill.log_target import LogTarget, progress_path
+from holdfast.broker.broker import Broker
+from holdfast.model.errors import DamagedData
+from holdfast.model.ids import Offset, PartitionId, TopicName
+from holdfast.model.messages import NewMessage
+from holdfast.wire import batch_builder
+from tests.contract.stores import Clock, open_alone, open_spilled
+from tests.spill.stores import until
+
+TOPIC = TopicName("orders")
+# Beyond the dedupe window: ids alone do not recognise anything any more.
+ELEVEN_MINUTES_MS = 11 * 60_000
+
+
+def a_sync_that_fails(fd: int) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+async def test_message_whose_sync_failed_is_stored_once_after_the_dedupe_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
+    spilled = await open_one(tmp_path / "before", clock)
+    broker = Broker(spilled, now_ms=clock)
+    await broker.ensure_topic(TOPIC)
+    await broker.publish(TOPIC, [NewMessage(value=b"first", id="a")])
+    with monkeypatch.context() as trouble:
+        trouble.setattr("holdfast.storage.syncer.sync_data", a_sync_that_fails)
+        (kept,) = await broker.publish(TOPIC, [NewMessage(value=b"second", id="b")])
+    assert kept.offset == -1
+    shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
+    await spilled.stop()
+
+    clock.now += ELEVEN_MINUTES_MS
+    spilled = await open_one(tmp_path / "after", clock)
+    await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
+    stored, _ = await Broker(spilled, now_ms=clock).read(TOPIC, 0, Offset(0), 10, 1 << 20)
+    assert [message.value for message in stored] == [b"first", b"second"]
+    assert spilled.end_offset(PartitionId(TOPIC, 0)) == 2
+    await spilled.stop()
+
+
+async def test_messages_are_stored_once_though_it_cannot_be_read_how_far_their_file_is(tmp_path: Path) -> None:
+    clock = Clock()
+    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    broker = Broker(inner, now_ms=clock)
+    await broker.ensure_topic(TOPIC)
+    partition, file, target = PartitionId(TOPIC, 0), uuid4(), LogTarget(inner, tmp_path)
+    batches = [
+        (partition, batch_builder.build_batch([NewMessage(value=b"%d" % number, id=f"{number}")], clock()))
+        for number in range(4)
+    ]
+    await target.store(file, 2, batches[:2])
+    clock.now += ELEVEN_MINUTES_MS
+    progress_path(tmp_path, file).write_bytes(b'{"done":')
+    assert await target.progress(file) == 0
+    assert await target.store(file, 3, batches[:3]) == 2
+    assert await target.store(file, 4, batches[3:]) == 0
+    stored, _ = await broker.read(TOPIC, 0, Offset(0), 10, 1 << 20)
+    assert [message.value for message in stored] == [b"0", b"1", b"2", b"3"]
+    await inner.stop()
+
+
+async def test_message_whose_fate_lies_in_a_damaged_part_of_the_log_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can read any more whether it is there: it would wait in the spill for ever, and everything behind it."""
+    clock = Clock()
+    open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
+    spilled = await open_one(tmp_path / "before", clock)
+    broker = Broker(spilled, now_ms=clock)
+    await broker.ensure_topic(TOPIC)
+    await broker.publish(TOPIC, [NewMessage(value=b"first", id="a")])
+    with monkeypatch.context() as trouble:
+        trouble.setattr("holdfast.storage.syncer.sync_data", a_sync_that_fails)
+        await broker.publish(TOPIC, [NewMessage(value=b"second", id="b")])
+    shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
+    await spilled.stop()
+
+    alone = await open_alone(tmp_path / "after", clock, sync="group")
+    await Broker(alone, now_ms=clock).publish_values(TOPIC, [b"third"]).offset
+    await alone.stop()
+    (log,) = (tmp_path / "after" / "topics" / TOPIC / "0").glob("*.log")
+    log.write_bytes(log.read_bytes().replace(b"second", b"Second"))
+    clock.now += ELEVEN_MINUTES_MS
+    spilled = await open_one(tmp_path / "after", clock)
+    broker = Broker(spilled, now_ms=clock)
+    await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
+    with pytest.raises(DamagedData) as damage:
+        await broker.read(TOPIC, 0, Offset(1), 10, 1 << 20)
+    stored, _ = await broker.read(TOPIC, 0, Offset(damage.value.next_offset), 10, 1 << 20)
+    assert [message.value for message in stored] == [b"third", b"second"]
+    await spilled.stop()
