@@ -76,8 +76,9 @@ def test_default_settings_are_the_default_timing() -> None:
 
 
 def raft(timing: Timing = DEFAULT_TIMING, *, term: int = 0, dice: Callable[[int], int] = lambda sides: 0) -> Raft:
+    """A member of a new control group: its log is empty, and its first entry will be number 1."""
     members = MembersAt(LogIndex(-1), Term(0), Members.of(["n1", "n2", "n3"]))
-    shape = LogShape.of_runs(LogIndex(-1), Term(0), [], LogIndex(-1))
+    shape = LogShape.of_runs(LogIndex(0), Term(0), [], LogIndex(0))
     return Raft(
         ReplicaId("n1"), shape=shape, hard_state=HardState(Term(term), NOBODY, (members,)), dice=dice, timing=timing
     )
@@ -115,8 +116,8 @@ def test_initial_leader_has_no_say_once_the_cluster_has_had_a_leader() -> None:
 
 
 async def test_initial_leader_leads_a_new_cluster(tmp_path: Path) -> None:
-    # Long enough for n2 to stand first on a busy machine, too: it does so at once.
-    settings = ElectionSettings(timeout_ms_min=5_000, timeout_ms_max=10_000, initial_leader="n2")
+    # Only a node that stands before its timeout can lead while the test waits.
+    settings = ElectionSettings(timeout_ms_min=60_000, timeout_ms_max=60_000, initial_leader="n2")
     nodes = Nodes(tmp_path, elections=dict.fromkeys(("n1", "n2", "n3"), settings))
     await nodes.start()
     try:

@@ -213,7 +213,7 @@ class Raft:
 
         A group that has had a leader elects the next one as usual.
         """
-        if self.term > 0 or self.shape.last_index >= 0:
+        if self.term > 0 or self.shape.last_term > 0:
             return
         if is_first:
             self.campaign()
