@@ -304,6 +304,9 @@ async def run(
             if found["examples"]:
                 print(pair.logs(), file=sys.stderr)
             return found
+        except AssertionError:
+            print(pair.logs(), file=sys.stderr)
+            raise
         finally:
             pair.close()
 
