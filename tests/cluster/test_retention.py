@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.backends.cluster.clocks import agreed_ms
+from holdfast.backends.cluster.clocks import Clocks, agreed_ms
+from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
 from tests.cluster.nodes import Nodes, running, until
@@ -107,3 +108,18 @@ def test_time_is_the_latest_that_a_majority_has_reached() -> None:
     assert agreed("ab", b=9_999) is None
     assert agreed("a", a=5) == 5
     assert agreed("abcde", a=1, b=1, c=5, d=9_999, e=9_999) == 5
+
+
+async def test_leader_that_goes_on_alone_while_it_asks_what_time_it_is_goes_by_its_own_clock() -> None:
+    voters = {"a", "b"}
+
+    class LostPartner:
+        def is_up(self, node: str) -> bool:
+            return node in voters
+
+        async def request(self, node: str, *_: object) -> memoryview:
+            voters.discard(node)
+            raise Unavailable(f"{node} was lost")
+
+    clocks = Clocks("a", LostPartner(), lambda: TimestampMs(7))
+    assert await clocks.agreed_ms(lambda: voters) == 7

@@ -420,7 +420,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
 
     async def time_ms(self, partition: PartitionId) -> TimestampMs:
         replica = self.topics_here.found(partition)
-        time_ms = await self.clocks.agreed_ms(voters_of(replica))
+        time_ms = await self.clocks.agreed_ms(lambda: voters_of(replica))
         if time_ms is None:
             raise self.no_quorum(replica)
         return time_ms

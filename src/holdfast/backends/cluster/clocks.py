@@ -49,13 +49,17 @@ class Clocks:
         clocks[self._node] = self._now_ms()
         return clocks
 
-    async def agreed_ms(self, voters: Collection[str]) -> TimestampMs | None:
-        """What time it is for a group with these voters; none if too few of them answer for a while."""
+    async def agreed_ms(self, voters: Callable[[], Collection[str]]) -> TimestampMs | None:
+        """What time it is for a group; none if too few of its voters answer for a while.
+
+        The voters may change meanwhile: one of a pair that goes on alone has its own clock only.
+        """
         deadline = self._loop.time() + _PATIENCE_S
         # Publishers wait for this: a node that hangs is not waited for if the others are enough.
         reply_s = _QUICK_REPLY_S
         while True:
-            found = agreed_ms(await self.read(voters, reply_s), voters)
+            clocks = await self.read(voters(), reply_s)
+            found = agreed_ms(clocks, voters())
             if found is not None or self._loop.time() >= deadline:
                 return found
             reply_s = min(2 * reply_s, _REPLY_S)
