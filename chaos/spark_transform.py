@@ -33,6 +33,7 @@ _START_S: Final = 300.0
 # A driver is killed so long after it wrote its first batches, at most.
 _AFTER_S_MAX: Final = 3.0
 _DRAIN_S: Final = 600.0
+_LOG_TAIL_LINES: Final = 60
 
 Found = dict[str, Counter[bytes]]
 
@@ -105,40 +106,50 @@ def run(
         work = Work(broker)
         command = [sys.executable, "-m", "chaos.spark_transform_job"]
         command += [cluster.url.removeprefix("holdfast://"), str(directory)]
-        with open(directory / "drivers.log", "wb") as log:
-            hits = tries = 0
-            while hits < kills:
-                assert tries < 2 * kills + 2, f"{tries} kills, and only {hits} met work"
-                tries += 1
-                work.top_up(batches_ahead * BATCH_MESSAGES)
-                is_hit = _kill_in_the_middle(work, command, dice, log.fileno(), at_most(_START_S))
-                hits += is_hit
-                print(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}", flush=True)
+        log = directory / "drivers.log"
+        hits = tries = 0
+        while hits < kills:
+            assert tries < 2 * kills + 2, f"{tries} kills, and only {hits} met work"
+            tries += 1
+            work.top_up(batches_ahead * BATCH_MESSAGES)
+            is_hit = _kill_in_the_middle(work, command, dice, log, at_most(_START_S))
+            hits += is_hit
+            print(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}", flush=True)
+        with open(log, "ab") as output:
             last = [*command, "--once"]
-            done = subprocess.run(last, stdout=log, stderr=log, timeout=at_most(_DRAIN_S), check=False)
-        assert done.returncode == 0, f"the last driver failed; see {directory / 'drivers.log'}"
+            done = subprocess.run(last, stdout=output, stderr=output, timeout=at_most(_DRAIN_S), check=False)
+        assert done.returncode == 0, f"the last driver ended with code {done.returncode}\n{_tail(log)}"
         return work.found(), work.expected()
 
 
-def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log: int, start_s: float) -> bool:
+def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log: Path, start_s: float) -> bool:
     """Start a driver, and kill it some time after it has written of each way; says whether it had work left in each."""
     before = work.done()
     # A group of its own: Python, Java and all their children are killed at once.
-    driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    with open(log, "ab") as output:
+        driver = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def is_running() -> bool:
+        assert driver.poll() is None, f"the driver ended with code {driver.returncode}\n{_tail(log)}"
+        return True
 
     def has_begun() -> bool:
-        assert driver.poll() is None, "the driver ended by itself; see its log"
-        return all(count > before[way] for way, count in work.done().items())
+        return is_running() and all(count > before[way] for way, count in work.done().items())
 
     try:
         wait_for(has_begun, "a batch of each way is written", start_s)
         time.sleep(dice.uniform(0, _AFTER_S_MAX))
-        assert driver.poll() is None, "the driver ended by itself; see its log"
+        is_running()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
     return work.left() > 0
+
+
+def _tail(log: Path) -> str:
+    """The end of the drivers' log, for errors."""
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:])
 
 
 def main() -> int:

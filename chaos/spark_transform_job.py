@@ -67,9 +67,6 @@ def target_of(way: str) -> str:
 
 def _run(spark: SparkSession, way: str, servers: str, directory: Path, once: bool) -> None:
     try:
-        # Which session is the active one is known to each thread of Java, and sinks are looked for in that one.
-        jvm: Any = spark._jvm
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
         holdfast.pipelines.transform(
             spark,
             source=source_of(way),
