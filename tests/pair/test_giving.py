@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -85,6 +86,17 @@ async def test_messages_that_are_given_again_after_a_kill_are_not_stored_twice(
     assert await stored(winner) == GIVEN
     await give(loser, winner)
     assert await stored(winner) == GIVEN
+
+
+async def test_one_that_stored_nothing_alone_gives_nothing_and_starts(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1, data=tmp_path / "winner") as cluster:
+        with cluster.connect_blocking() as client:
+            client.publish_many("t", ["1", "2"])
+        data = cluster.node(0).data
+    shutil.copytree(data, tmp_path / "loser")
+    with LocalCluster(nodes=1, data=tmp_path / "winner") as winner:
+        await give(tmp_path / "loser", winner)
+        assert await stored(winner) == Counter(["1", "2"])
 
 
 async def test_message_sent_to_both_sides_of_a_long_split_is_stored_once(loser: Path, winner: LocalCluster) -> None:

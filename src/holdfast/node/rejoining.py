@@ -173,6 +173,8 @@ async def _give_partition(
     """Give the messages of one partition that the other one does not have; returns how many that were."""
     terms, last = ([], 0) if theirs is None else (theirs.terms, theirs.last_index)
     common = last_common(partition_log.term_runs(), partition_log.last_index, terms, LogIndex(last))
+    if common >= partition_log.last_index:
+        return 0  # nothing was stored here alone
     given = 0
     start = to.start_offset if to.partition != number else _offset_behind(partition_log, common)
     position = Offset(max(start, to.start_offset))

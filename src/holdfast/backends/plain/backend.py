@@ -91,6 +91,9 @@ class PlainBackend(NoMembers, PassingBackend):
     def leads(self, partition: PartitionId) -> bool:
         return self.pair.takes_publishes and self.inner.leads(partition)
 
+    def has_waiting(self, partition: PartitionId) -> bool:
+        return self.pair.is_holding or self.inner.has_waiting(partition)
+
     def reign(self, partition: PartitionId) -> int | None:
         reign = self.inner.reign(partition) if self.pair.phase is Phase.SERVING else None
         return None if reign is None else reign + self.pair.generation

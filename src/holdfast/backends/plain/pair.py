@@ -181,9 +181,16 @@ class PlainPair:
         if is_lacking or (self.phase is Phase.FOLLOWING and not self.note.has_met):
             raise self.refusal()
         promise = self._holding.hold(partition, batch)
-        if not self.link.is_asking:
+        if self.takes_publishes:
+            self._holding.publish()
+        elif not self.link.is_asking:
             self.link.beat()
         return promise
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether publishes wait here that a later one must not overtake."""
+        return not self._holding.is_empty
 
     def _look_after_held(self, before: Snapshot, standing: Standing | None) -> None:
         """The partner has answered: what was held before it was asked is refused, where it serves itself."""
