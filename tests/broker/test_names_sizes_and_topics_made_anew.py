@@ -132,6 +132,9 @@ async def test_follower_of_a_topic_that_was_made_anew_meanwhile_is_told_and_not_
             await desk.broker.publish_values("t", [b"new %d" % i]).offset
         with pytest.raises(TopicNotFound):
             await asyncio.wait_for(follower.next(1 << 20), 20)
+        if position < published:
+            with pytest.raises(TopicNotFound):
+                await follower.read(0, 1 << 20)
         follower.close()
         again = desk.broker.follow("t", {0: Offset(0)})
         assert values_of((await again.next(1 << 20)).batches) == [b"new %d" % i for i in range(published)]

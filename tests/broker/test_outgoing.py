@@ -15,39 +15,48 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_readers_wait_for_room_in_their_order_and_never_hold_more() -> None:
-    outgoing = Outgoing(Turns(), bytes_max=100)
+async def test_readers_of_large_things_wait_for_room_in_their_order_and_never_hold_more() -> None:
+    outgoing = Outgoing(bytes_max=100)
     made: list[int] = []
 
-    async def read(number: int) -> None:
-        await outgoing.room()
+    async def read(number: int, size: int) -> None:
+        await outgoing.room(size)
         made.append(number)
-        outgoing.hold(60)
 
-    tasks = [asyncio.create_task(read(number)) for number in range(6)]
+    # The fourth one is larger than what is left; nobody overtakes it.
+    tasks = [asyncio.create_task(read(number, size)) for number, size in enumerate((40, 50, 50, 70, 10, 10))]
     await turns()
-    assert made == [0, 1] and outgoing.is_short
+    assert made == [0, 1] and outgoing.bytes_held == 90 and outgoing.is_short
     tasks[2].cancel()
     await turns()
-    outgoing.hold(-60)
+    outgoing.hold(-40)
     await turns()
-    assert made == [0, 1, 3] and outgoing.bytes_held == 120
-    outgoing.hold(-120)
+    assert made == [0, 1] and outgoing.bytes_held == 50
+    outgoing.hold(-50)
     await turns()
-    assert made == [0, 1, 3, 4, 5] and not outgoing.is_short
-    outgoing.hold(-outgoing.bytes_held)
+    assert made == [0, 1, 3, 4, 5] and outgoing.bytes_held == 90
+    outgoing.hold(-90)
+    assert not outgoing.is_short
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_reader_that_gives_up_as_its_turn_comes_leaves_it_to_the_next_one() -> None:
-    outgoing = Outgoing(Turns(), bytes_max=10)
+    outgoing = Outgoing(bytes_max=10)
     outgoing.hold(10)
-    first, second = asyncio.create_task(outgoing.room()), asyncio.create_task(outgoing.room())
+    first, second = asyncio.create_task(outgoing.room(10)), asyncio.create_task(outgoing.room(10))
     await turns()
     outgoing.hold(-10)
     first.cancel()
     async with asyncio.timeout(10):
         await second
+    assert outgoing.bytes_held == 10
+
+
+async def test_room_is_short_when_half_of_it_is_used() -> None:
+    outgoing = Outgoing(bytes_max=100)
+    assert outgoing.has_ample_room(50) and not outgoing.has_ample_room(51)
+    outgoing.hold(51)
+    assert outgoing.is_short and outgoing.has_room(49) and not outgoing.has_ample_room(1)
 
 
 async def test_network_is_looked_at_between_the_turns_of_many_readers() -> None:

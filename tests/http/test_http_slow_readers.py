@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from http_server import Server
@@ -92,7 +95,8 @@ def test_reader_that_takes_nothing_is_not_in_the_way_of_one_that_reads(
 ) -> None:
     monkeypatch.setattr("holdfast.broker.outgoing.STALL_S", 0.2)
     monkeypatch.setattr(listening_module, "SWEEP_INTERVAL_S", 0.1)
-    server.publish("t", *["x" * 1_000_000] * 8)
+    # More than the system's own buffers take.
+    server.publish("t", *["x" * 8_000_000] * 2)
     server.broker.outgoing.bytes_max = 500_000
     stalled = asking(server, path)
     until_quiet(lambda: server.broker.outgoing.bytes_held, 500_000)
@@ -102,3 +106,42 @@ def test_reader_that_takes_nothing_is_not_in_the_way_of_one_that_reads(
         while stalled.recv(1 << 20):
             pass
     assert server.broker.outgoing.bytes_held < 500_000
+
+
+def test_small_answers_do_not_wait_for_readers_that_take_their_large_ones_slowly(server: Server) -> None:
+    outgoing = server.broker.outgoing
+    server.publish("t", *["x" * 50_000] * 20)
+    path = "/v1/topics/t/partitions/0/messages"
+    outgoing.hold(outgoing.bytes_max // 2 + 1)
+    short = server.get(path).json["messages"]
+    outgoing.hold(-outgoing.bytes_held)
+    assert 0 < len(short) < len(server.get(path).json["messages"]) == 20
+    assert outgoing.bytes_held == 0
+
+
+def test_stream_of_a_topic_that_was_made_anew_ends_and_shows_none_of_its_messages(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reads, may_go_on = server.broker.read, [0], threading.Event()
+
+    async def read_slowly(*args: Any, **named: Any) -> Any:
+        reads[0] += 1
+        while not may_go_on.is_set():
+            await asyncio.sleep(0.01)
+        return await read(*args, **named)
+
+    server.publish("t", "old", "old")
+    monkeypatch.setattr(server.broker, "read", read_slowly)
+    reader = asking(server, "/v1/topics/t/tail?from=1")
+    until_quiet(lambda: reads[0], 1)
+    assert server.call("DELETE", "/v1/topics/t").status == 204
+    server.publish("t", "new", "new", "new")
+    may_go_on.set()
+    with reader, reader.makefile("rb") as stream:
+        told = []
+        for line in stream:
+            told.append(line)
+            if b"error" in line:
+                break
+    assert b"event: end\n" in told and b"topic_not_found" in told[-1]
+    assert not any(b"new" in line for line in told)

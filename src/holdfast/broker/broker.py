@@ -68,7 +68,7 @@ class Broker:
         self.callbacks = Callbacks(self, now_ms)
         # For readers that are sent messages, however they are connected.
         self.turns = Turns()
-        self.outgoing = Outgoing(self.turns)
+        self.outgoing = Outgoing()
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
         backend.publish_with(self.publisher.publish_forwarded)

@@ -178,9 +178,11 @@ class Follower:
     async def _read(self, number: int, bytes_max: int) -> Delivery | None:
         partition = self._partitions[number]
         while self._backend.end_offset(partition) > self.positions[number]:
+            self._check_topic()
             offset = self.positions[number]
             try:
                 batches = list(await self._backend.read(partition, offset, bytes_max))
+                self._check_topic()
             except DamagedData as damage:
                 self._skip(number, Offset(damage.next_offset), "damaged")
                 continue

@@ -1,17 +1,20 @@
 """What all connections together hold of messages that were written to them and not taken: one bound over them all.
 
-A reader gets a piece, takes it, and gets the next one; an answer is held until the last of it is taken. As long as
-readers take what they get, there is room for everybody. Where there is none, nobody is given anything more: readers
-wait, in their order, and front ends close the connections that take next to nothing (`is_short`, `Taking`).
+A subscriber is given a piece, takes it, and is given the next one. Pieces are so small that all of them together have a
+bound of their own (`piece_bytes`), so they are not counted here and never wait. Larger things are: answers over HTTP,
+and messages that are larger than a piece. Half of the room is for whoever comes first. When that is used, answers are
+short, and front ends close the connections that take next to nothing (`is_short`, `Taking`), so that there is room for
+everybody who reads. When all of it is used, large things wait in their order.
+
+What is read takes a while, so room for it is held before the read, and given back when it is known how large it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
-from holdfast.broker.turns import Turns
 from holdfast.model.limits import (
     OUTGOING_BYTES_MAX,
     SUBSCRIBER_BUFFER_BYTES_MAX,
@@ -19,8 +22,7 @@ from holdfast.model.limits import (
     SUBSCRIBER_PIECES_BYTES,
 )
 
-# So long a connection may take next to nothing while others wait for room. Seconds, because that is what a packet takes
-# that is lost three times.
+# How long a connection may take next to nothing while room is short. A packet that is lost three times takes seconds.
 STALL_S: Final = 5.0
 
 
@@ -30,54 +32,63 @@ def piece_bytes(connections: int) -> int:
     return max(SUBSCRIBER_PIECE_BYTES_MIN, min(SUBSCRIBER_BUFFER_BYTES_MAX, share))
 
 
-class Outgoing:
-    """Counts bytes that front ends hold, and lets readers on while there is room."""
+class _Waiting(NamedTuple):
+    size: int
+    turn: asyncio.Future[None]
 
-    def __init__(self, turns: Turns, bytes_max: int = OUTGOING_BYTES_MAX) -> None:
-        self._turns = turns
+
+class Outgoing:
+    """Counts the bytes that front ends hold, and lets readers of large things on while there is room."""
+
+    def __init__(self, bytes_max: int = OUTGOING_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.bytes_held = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._letting_on: asyncio.Handle | None = None
+        self._waiting: deque[_Waiting] = deque()
 
     @property
     def is_short(self) -> bool:
-        """Whether readers wait for room: who does not take what it was given is in their way."""
-        return bool(self._waiting)
+        """Whether connections that take nothing are in the way of others."""
+        return bool(self._waiting) or self.bytes_held > self.bytes_max // 2
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more may be held. Where nothing is held, anything may be."""
+        return self.bytes_held + size <= self.bytes_max or not self.bytes_held
+
+    def has_ample_room(self, size: int) -> bool:
+        """Whether half of the room is enough for so many bytes more."""
+        return not self._waiting and self.bytes_held + size <= self.bytes_max // 2
 
     def hold(self, count: int) -> None:
         """So many bytes more are held; less where it is negative."""
         self.bytes_held += count
-        if self._waiting and self._letting_on is None and self._has_room:
-            self._letting_on = asyncio.get_running_loop().call_soon(self._let_on)
+        if count < 0:
+            self._let_on()
 
-    async def room(self) -> None:
-        """Wait for a turn on the event loop, and for room to hold more. What is made then is counted at once."""
-        await self._turns.take()
-        if not self._waiting and self._has_room:
+    async def room(self, size: int) -> None:
+        """Wait until so many bytes more may be held, and hold them."""
+        if not self._waiting and self.has_room(size):
+            self.bytes_held += size
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiting = _Waiting(size, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
         try:
-            await turn
-        finally:
-            if turn.cancelled() and turn in self._waiting:
-                self._waiting.remove(turn)
-
-    @property
-    def _has_room(self) -> bool:
-        return self.bytes_held < self.bytes_max
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+                self._let_on()
+            else:
+                self.hold(-size)
+            raise
 
     def _let_on(self) -> None:
-        """One at a time: what it makes counts before the next one is looked at."""
-        self._letting_on = None
-        while self._waiting and self._has_room:
-            turn = self._waiting.popleft()
-            # Who gave up does not go on.
+        """In their order: the first one is not passed over because it is large."""
+        while self._waiting and self.has_room(self._waiting[0].size):
+            size, turn = self._waiting.popleft()
+            # Cancelled a moment ago, and not gone yet.
             if not turn.done():
+                self.bytes_held += size
                 turn.set_result(None)
-                self._letting_on = asyncio.get_running_loop().call_soon(self._let_on)
-                return
 
 
 class Taking:
@@ -92,7 +103,7 @@ class Taking:
         self._seen = None
 
     def has_stalled(self, left_bytes: int, now_s: float) -> bool:
-        """Looked at every now and then, while others wait for room."""
+        """Looked at every now and then, while room is short."""
         if self._seen is not None:
             seen_bytes, since_s = self._seen
             if left_bytes > max(seen_bytes // 2, seen_bytes - SUBSCRIBER_BUFFER_BYTES_MAX):

@@ -19,7 +19,7 @@ _AT_ONCE_MAX: Final = 256
 
 
 class Turns:
-    """Whoever is about to send a piece takes a turn first; what it does then it does without waiting."""
+    """Take a turn before each piece of work that keeps the loop busy."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()

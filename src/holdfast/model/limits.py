@@ -49,9 +49,8 @@ TEXT_SUBSCRIPTIONS_PER_CONNECTION_MAX: Final = 1024
 SUBSCRIBER_BUFFER_BYTES_MAX: Final = 256 * KIB
 # What all readers together hold of such pieces: the more there are, the smaller the pieces.
 SUBSCRIBER_PIECES_BYTES: Final = 128 * MIB
-# Bytes that were written to readers, and not taken, on all connections together. Pieces alone do not reach it; large
-# messages and answers that nobody takes do.
-OUTGOING_BYTES_MAX: Final = 256 * MIB
+# Bytes of large messages and answers that were written to readers, and not taken, on all connections together.
+OUTGOING_BYTES_MAX: Final = 192 * MIB
 # A smaller piece costs more to send than it saves. A connection's buffer of as many bytes counts as empty.
 SUBSCRIBER_PIECE_BYTES_MIN: Final = 8 * KIB
 

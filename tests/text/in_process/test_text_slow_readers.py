@@ -14,6 +14,7 @@ import pytest
 from holdfast.broker.follower import Delivery, Follower
 from holdfast.frontends.text.connection import TextConnection
 from holdfast.frontends.text.line_cache import LineCache, Place
+from holdfast.frontends.untaken import untaken_bytes
 from holdfast.model.ids import Offset
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import record_batch
@@ -91,6 +92,62 @@ async def test_subscribers_that_do_not_read_hold_no_batches(broker: Serving) -> 
     assert held_bytes < 60_000_000
     for talk in stalled:
         talk.writer.transport.abort()
+
+
+async def test_subscriptions_of_one_client_that_does_not_read_hold_one_piece_however_slow_the_store_is(
+    broker: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, reading, may_go_on = Follower.read, 0, asyncio.Event()
+
+    async def read_slowly(self: Follower, number: int, bytes_max: int) -> Delivery | None:
+        nonlocal reading
+        delivery = await read(self, number, bytes_max)
+        reading += 1
+        await may_go_on.wait()
+        return delivery
+
+    monkeypatch.setattr(Follower, "read", read_slowly)
+    topics = [f"t{number}" for number in range(60)]
+    stalled = await broker.raw(receive_buffer_bytes=4096)
+    assert await stalled.line() == CONNACK
+    for topic in topics:
+        assert await stalled.ask(b"SUBSCRIBE|" + topic.encode()) == SUBACK
+    stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for topic in topics:
+        await broker.http("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": VALUE}] * 4})
+    await until(lambda: reading == len(topics), "all of them read at the same time")
+    may_go_on.set()
+    await until_quiet(lambda: broker.node.broker.stats.delivered_bytes)
+    # The system's own buffers take a few megabytes, and behind them comes one piece. All pieces would be 12 MB.
+    assert 0 < broker.node.broker.stats.delivered_bytes < 8_000_000
+    stalled.writer.transport.abort()
+
+
+async def test_live_messages_are_not_delayed_by_readers_that_hold_all_the_room(broker: Serving) -> None:
+    outgoing = broker.node.broker.outgoing
+    outgoing.hold(2 * outgoing.bytes_max)
+    async with await broker.subscribe(b"t") as live:
+        await broker.publish(b"t", [b"x"])
+        assert await live.line() == b"MESSAGE|t|x"
+    outgoing.hold(-2 * outgoing.bytes_max)
+
+
+async def test_what_a_client_takes_is_seen_though_this_process_holds_as_much_as_before() -> None:
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    transport.write(b"x" * 20_000_000)
+    before, held = untaken_bytes(transport), transport.get_write_buffer_size()
+    taken = len(await loop.sock_recv(theirs, 1_000))
+    # No turn of the loop has passed: what the process holds is unchanged.
+    assert transport.get_write_buffer_size() == held > 0
+    assert before is not None and before > held and taken > 0
+    while taken < 20_000_000:
+        taken += len(await loop.sock_recv(theirs, 1 << 20))
+    await until(lambda: untaken_bytes(transport) == 0, "all of it is taken")
+    transport.abort()
+    theirs.close()
 
 
 @pytest.mark.parametrize("command", [b"SUBSCRIBE", b"SUBSCRIBE_ID"])

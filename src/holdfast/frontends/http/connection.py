@@ -28,6 +28,7 @@ from uvicorn.server import ServerState
 from holdfast.broker.outgoing import Outgoing, Taking
 from holdfast.frontends.http.errors import error_body
 from holdfast.frontends.http.short_way import ShortCall, ShortWay
+from holdfast.frontends.untaken import untaken_bytes
 from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
 from holdfast.model.limits import KIB, SUBSCRIBER_PIECE_BYTES_MIN
 
@@ -189,12 +190,11 @@ class Connection(HttpToolsProtocol):
             self._held_bytes = size
 
     def _is_in_the_way(self, now_s: float) -> bool:
-        """Whether others wait for room, and this client leaves what it was given."""
+        """Whether room is short, and this client leaves what it was given."""
         if self._outgoing is None or not self._outgoing.is_short or self._stalled_since_s is None:
             return False
-        size = self.transport.get_write_buffer_size()
-        self._count_held(size)
-        return self._taking.has_stalled(size, now_s)
+        untaken = untaken_bytes(self.transport)
+        return untaken is not None and self._taking.has_stalled(untaken, now_s)
 
     # --- what the parser calls ----------------------------------------------------------------------
 

@@ -46,10 +46,10 @@ async def read_cursor(services: Services, request: Request) -> Response:
     wait_s = WAIT_MS.of(request.query) / 1000
 
     async def read_once() -> tuple[list[schema.Message], dict[int, Offset]]:
-        await services.room()
-        found = await broker.read_cursor(
-            topic, name, start=start, messages_max=messages_max, bytes_max=bytes_max, auto_ack=auto_ack
-        )
+        async with services.room(bytes_max) as room:
+            found = await broker.read_cursor(
+                topic, name, start=start, messages_max=messages_max, bytes_max=room, auto_ack=auto_ack
+            )
         broker.stats.count_delivery(len(found.messages), sum(len(stored.value) for _, stored in found.messages))
         return [message(stored, partition) for partition, stored in found.messages], found.ack
 

@@ -103,27 +103,27 @@ class _Reading:
         self._is_current = stale
         self._created_ms = self._topic_created_ms()
 
-    async def at_least_one(self, read_once: Callable[[], Awaitable[T]], wait_s: float) -> T:
+    async def at_least_one(self, read_once: Callable[[int], Awaitable[T]], wait_s: float) -> T:
         """What is there, or what comes within `wait_s`."""
-        await self._services.room()
-        found = await read_once()
+        async with self._services.room(self._bytes_max) as bytes_max:
+            found = await read_once(bytes_max)
         if found:
             return found
         self._is_current = True
         if wait_s:
             positions = {self._partition: self._offset}
             if await self._services.wait(self._request, self._topic, positions, wait_s) is Woken.DATA:
-                await self._services.room()
-                return await read_once()
+                async with self._services.room(self._bytes_max) as bytes_max:
+                    return await read_once(bytes_max)
         return found
 
-    async def batches(self) -> Sequence[memoryview]:
+    async def batches(self, bytes_max: int) -> Sequence[memoryview]:
         """What is stored here from the offset on. Only an empty answer is confirmed: readers go on until one comes."""
         self._note_age()
         broker = self._services.broker
-        return await broker.read_batches(self._topic, self._partition, self._offset, self._bytes_max, stale=self._stale)
+        return await broker.read_batches(self._topic, self._partition, self._offset, bytes_max, stale=self._stale)
 
-    async def messages(self) -> list[StoredMessage]:
+    async def messages(self, bytes_max: int) -> list[StoredMessage]:
         """What there is from the offset on. Unless its limits cut it, everything that was acknowledged before is in it.
 
         One read of the backend may end anywhere: a cache may end before the log does, and the log may grow meanwhile.
@@ -132,12 +132,12 @@ class _Reading:
         self._note_age()
         broker, topic, partition = self._services.broker, self._topic, self._partition
         found, offset = await broker.read(
-            topic, partition, self._offset, self._messages_max, self._bytes_max, stale=self._stale
+            topic, partition, self._offset, self._messages_max, bytes_max, stale=self._stale
         )
         if self._is_current or not found:
             return found
         end: Offset | None = None
-        bytes_left = self._bytes_max - sum(map(_size_of, found))
+        bytes_left = bytes_max - sum(map(_size_of, found))
         while len(found) < self._messages_max and bytes_left > 0:
             if end is None and offset >= broker.partition_range(topic, partition)[1]:
                 end = await broker.resolve_offset(topic, partition, "latest")

@@ -7,9 +7,10 @@ waits go through `Services.wait`, which also returns when the reader has left or
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from enum import Enum, auto
 from typing import Any, Final, Protocol
 
@@ -30,6 +31,8 @@ from holdfast.transactions.service import Transactions
 _LARGE_BYTES: Final = 128 * KIB
 # Readers that take nothing are cut off sooner.
 ROOM_PATIENCE_S: Final = 15.0
+# The most that is read for an answer where room is short, unless its first message is larger.
+_SHORT_BYTES: Final = 256 * KIB
 
 
 class Log(Protocol):
@@ -110,16 +113,26 @@ class Services:
         await self.turn(len(body))
         return body
 
-    async def room(self) -> None:
-        """Wait until an answer with messages may be made. Raises `Overloaded`."""
+    @contextlib.asynccontextmanager
+    async def room(self, bytes_max: int) -> AsyncIterator[int]:
+        """Room to read an answer of up to `bytes_max`, and how many bytes to read. Raises `Overloaded`."""
+        outgoing = self.broker.outgoing
+        await self.broker.turns.take()
+        is_ample = outgoing.has_ample_room(bytes_max)
+        # A read gives one message at least.
+        size = bytes_max if is_ample else self.broker.message_bytes_max
         try:
             async with asyncio.timeout(ROOM_PATIENCE_S):
-                await self.broker.outgoing.room()
+                await outgoing.room(size)
         except TimeoutError:
             raise Overloaded(
-                f"answers and messages that readers have not taken hold {self.broker.outgoing.bytes_held} bytes, "
-                f"{self.broker.outgoing.bytes_max} is the most: try again in a moment"
+                f"answers and messages that readers have not taken hold {outgoing.bytes_held} bytes, "
+                f"{outgoing.bytes_max} is the most: try again in a moment"
             ) from None
+        try:
+            yield bytes_max if is_ample else min(bytes_max, _SHORT_BYTES)
+        finally:
+            outgoing.hold(-size)
 
     async def wait(self, request: Request, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> Woken:
         """Sleep until a partition has something at its position, the time is up, or nobody cares any more."""

@@ -35,9 +35,10 @@ from holdfast.frontends.http.exchange import NO_STORE, Request, Response
 from holdfast.frontends.http.params import OptionalIntParam, PlaceParam, shown
 from holdfast.frontends.http.read import STALE, STALE_HEADER, message
 from holdfast.frontends.http.services import Services, Woken
-from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange, Unavailable
+from holdfast.model.errors import BadValue, DamagedData, HoldfastError, OffsetOutOfRange, TopicNotFound, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MIB, STALE_AFTER_MS
+from holdfast.model.topics import Topic
 
 EVENT_STREAM_TYPE: Final = "text/event-stream"
 # Proxies and firewalls drop connections that are silent for a minute, some for half of one.
@@ -45,6 +46,8 @@ KEEP_ALIVE_S: Final = 15.0
 # What is read and decoded at once, for all streams at one place.
 _READ_BYTES: Final = MIB
 _READ_MESSAGES: Final = 1000
+# An event is held as it is made, and as it is written.
+_COPIES: Final = 2
 # Where an id lists all partitions, every so many events have one.
 _EVENTS_PER_LONG_ID: Final = 32
 
@@ -78,20 +81,22 @@ async def _events(
     services: Services, request: Request, topic: str, positions: dict[int, Offset]
 ) -> AsyncGenerator[bytes, None]:
     services.tails += 1
+    followed = services.broker.backend.topic(TopicName(topic))
     try:
         yield b"retry: 1000\n\n"
         while not (services.stopping or request.gone.done()):
             idle = True
             for number in positions:
-                await services.broker.outgoing.room()
-                piece = await _next_piece(services, topic, number, positions)
+                await services.broker.turns.take()
+                piece = await _next_piece(services, topic, number, positions, followed)
                 if piece:
                     idle = False
-                    services.broker.outgoing.hold(len(piece))
+                    held = _COPIES * len(piece) if len(piece) > piece_bytes(services.tails) else 0
+                    services.broker.outgoing.hold(held)
                     try:
                         yield piece
                     finally:
-                        services.broker.outgoing.hold(-len(piece))
+                        services.broker.outgoing.hold(-held)
             if not idle:
                 continue
             woken = await services.wait(request, topic, positions, KEEP_ALIVE_S)
@@ -108,10 +113,13 @@ async def _events(
         services.tails -= 1
 
 
-async def _next_piece(services: Services, topic: str, number: int, positions: dict[int, Offset]) -> bytes:
+async def _next_piece(
+    services: Services, topic: str, number: int, positions: dict[int, Offset], followed: Topic | None
+) -> bytes:
     """What comes next in one partition, or nothing; moves the position behind it."""
     broker, cache = services.broker, services.events
     position = positions[number]
+    _check_topic(services, topic, followed)
     start, end = broker.partition_range(topic, number)
     if position == end:
         return b""
@@ -133,14 +141,28 @@ async def _next_piece(services: Services, topic: str, number: int, positions: di
                 raise
             positions[number] = Offset(next_offset)
             return _gap(number, position, next_offset, error)
+        _check_topic(services, topic, followed)
         if not found:
             return b""
         cache.keep(place, [one.offset for one in found], [_encode(message(one, number)) for one in found])
         piece = cache.find(place, bytes_max)
         assert piece is not None, "the newest are kept"
+    size = sum(map(len, piece.data))
+    if size > bytes_max and not broker.outgoing.has_room(_COPIES * size):
+        # A large message. Nothing of it is held while it waits for room.
+        del piece
+        await broker.outgoing.room(_COPIES * size)
+        broker.outgoing.hold(-_COPIES * size)
+        return b""
     positions[number] = piece.next_offset
-    broker.stats.count_delivery(len(piece.offsets), sum(map(len, piece.data)))
+    broker.stats.count_delivery(len(piece.offsets), size)
     return _events_of(number, piece, positions)
+
+
+def _check_topic(services: Services, topic: str, followed: Topic | None) -> None:
+    """Offsets of a topic mean nothing in another one of its name. Raises `TopicNotFound`."""
+    if services.broker.backend.topic(TopicName(topic)) not in (followed, None):
+        raise TopicNotFound(f"topic {topic} was deleted and created again")
 
 
 def _events_of(number: int, piece: Piece, positions: dict[int, Offset]) -> bytes:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import socket
-import struct
-import termios
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, cast
@@ -21,6 +17,7 @@ from holdfast.frontends.text.id_lines import IdLines
 from holdfast.frontends.text.line_cache import LineCache
 from holdfast.frontends.text.replies import PublishReply, Replies, Reply
 from holdfast.frontends.text.subscription import Subscription
+from holdfast.frontends.untaken import untaken_bytes
 from holdfast.model import names
 from holdfast.model.errors import (
     HalfLineTimeout,
@@ -95,8 +92,9 @@ class TextConnection(asyncio.Protocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._is_lost = False
         self._writable: asyncio.Future[None] | None = None
-        # What is counted as held while it is not.
+        # What is counted as held while it is not, and how much was written last.
         self._held_bytes = 0
+        self._writing_bytes = 0
         self._taking = Taking()
         self._transport: asyncio.Transport
 
@@ -167,7 +165,8 @@ class TextConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
-        self._count_held(self._transport.get_write_buffer_size())
+        # A line that has left in part is held as a whole.
+        self._count_held(max(self._transport.get_write_buffer_size(), self._writing_bytes))
         self._pause_if_behind()
 
     def resume_writing(self) -> None:
@@ -376,12 +375,11 @@ class TextConnection(asyncio.Protocol):
             self.close_with(HalfLineTimeout("a line was begun and not ended in time; the connection is closed"))
 
     def abort_if_stalled(self, now_s: float) -> None:
-        """Other readers wait for room: what this client does not take is given up."""
+        """Room is short: what this client does not take is given up."""
         if self._writable is None:
             return
-        size = self._transport.get_write_buffer_size()
-        self._count_held(size)
-        if self._taking.has_stalled(size, now_s):
+        untaken = untaken_bytes(self._transport)
+        if untaken is not None and self._taking.has_stalled(untaken, now_s):
             self._broker.stats.count_error(Overloaded("a reader that took next to nothing was in the way of others"))
             self.abort()
 
@@ -401,6 +399,7 @@ class TextConnection(asyncio.Protocol):
         # What is dropped here counts as written, and so never as taken.
         self._written += len(data)
         if not self._transport.is_closing() and self._lingering is None:
+            self._writing_bytes = len(data)
             self._transport.write(data)
         if not self._reading:
             self._resume_if_caught_up()
@@ -417,16 +416,10 @@ class TextConnection(asyncio.Protocol):
         thrown away.
         """
         if not self._transport.is_closing():
-            self._taken = self._written - self._transport.get_write_buffer_size() - self._unacknowledged_bytes()
+            untaken = untaken_bytes(self._transport)
+            # Where nobody can tell any more, nothing counts as taken.
+            self._taken = 0 if untaken is None else self._written - untaken
         return self._taken
-
-    def _unacknowledged_bytes(self) -> int:
-        sock = self._transport.get_extra_info("socket")
-        if sock is not None:
-            with contextlib.suppress(OSError, ValueError):
-                answer = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-                return int(struct.unpack("i", answer)[0])
-        return self._written  # nobody can tell any more: count nothing as taken
 
     @property
     def is_full(self) -> bool:

@@ -121,7 +121,7 @@ class Subscription:
             while True:
                 await self._outlet.drained()
                 number = await follower.ready()
-                await self._broker.outgoing.room()
+                await self._broker.turns.take()
                 await self._deliver(follower, number)
         except HoldfastError as error:
             self._release()
@@ -129,20 +129,29 @@ class Subscription:
 
     async def _deliver(self, follower: Follower, number: int) -> None:
         """Write what comes next in one partition, until the client has to take it first or others have their turn."""
-        left = _TURN_BYTES
+        outgoing, left = self._broker.outgoing, _TURN_BYTES
         while left > 0 and not self._outlet.is_full:
             piece = await self._next_piece(follower, number)
-            if piece is None:
+            # Other subscriptions of this connection may have written while this one read.
+            if piece is None or self._outlet.is_full:
                 return
-            left -= len(piece.lines)
+            size = len(piece.lines)
+            if size > self._outlet.piece_bytes and not outgoing.has_room(size):
+                # A large message. Nothing of it is held while it waits for room.
+                del piece
+                await outgoing.room(size)
+                outgoing.hold(-size)
+                return
+            left -= size
+            follower.positions[number] = piece.next_offset
             self._outlet.write(piece.lines)
-            self._broker.stats.count_delivery(piece.messages, len(piece.lines))
+            self._broker.stats.count_delivery(piece.messages, size)
             if self.cursor is not None or self._is_marked:
                 self._unconfirmed.append((self._outlet.written_bytes(), number, piece.next_offset))
                 self._confirm_later()
 
     async def _next_piece(self, follower: Follower, number: int) -> Piece | None:
-        """Nothing but the piece is held while the client does not take it."""
+        """What stands at the position, which moves when it is written."""
         offset, bytes_max = follower.positions[number], self._outlet.piece_bytes
         place = Place(self.topic, follower.followed, number, offset, follower.cuts[number], self.with_ids)
         piece = self._cache.find(place, bytes_max)
@@ -152,7 +161,6 @@ class Subscription:
                 return None
             place = place._replace(offset=delivery.offset, cuts=delivery.cuts, with_ids=self.with_ids)
             piece = self._cache.make(place, delivery, bytes_max)
-        follower.positions[number] = piece.next_offset
         return piece
 
     def _ended(
