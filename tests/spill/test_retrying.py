@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from typing import Any
 
 import asyncpg
@@ -10,11 +11,11 @@ import pytest
 
 from holdfast.backends.spill import files, inspecting
 from holdfast.backends.spill.events import BadLine
-from holdfast.model.errors import TopicNotFound
+from holdfast.model.errors import TopicNotFound, Unavailable
 from holdfast.model.ids import TopicName
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
+from tests.spill.stores import FAST, Spilling, until
 from tests.support.postgres import Server
 
 ODD_ONES_ARE_REFUSED = "ALTER TABLE holdfast.messages ADD CONSTRAINT even CHECK (get_byte(value, 0) % 2 = 0) NOT VALID"
@@ -157,3 +158,65 @@ async def test_lines_that_were_never_acknowledged_are_not_stored_by_themselves(o
     await store.drained()
     assert len(await store.values()) == 10
     assert [each.name for each in files.failed_files(store.directory)] == [files.completed(other).path.name]
+
+
+async def test_message_set_aside_before_the_store_was_lost_is_stored_once_when_its_topic_can_be_made(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(server.url)
+    await store.create()
+    is_allowed = False
+
+    async def ensure(name: TopicName) -> None:
+        if not is_allowed:
+            raise TopicNotFound(f"there is no topic {name}")
+        await store.create(name)
+
+    store.spill.create_with(ensure)
+    server.kill()
+    for number in range(10):
+        await store.push(b"%d" % number, topic=("t", "new")[number % 2])
+    real, lost_until_s = store.database.replaying.store, 0.0
+
+    async def lost(*given: Any) -> int:
+        nonlocal is_allowed, lost_until_s
+        if store.spill.stats.failed_events and not is_allowed:
+            is_allowed = True
+            # Longer than a refusal is remembered.
+            lost_until_s = time.monotonic() + 4 * FAST["retry_interval_s"]
+        if time.monotonic() < lost_until_s:
+            raise Unavailable("it went away before the lines counted as done")
+        return await real(*given)
+
+    monkeypatch.setattr(store.database.replaying, "store", lost)
+    await server.start()
+    await until(lambda: is_allowed and not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted(await store.values("new")) == [b"%d" % number for number in range(1, 10, 2)]
+
+
+async def test_message_set_aside_before_a_kill_is_stored_once_when_the_database_takes_it(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(server.url)
+    await store.create()
+    server.kill()
+    for number in range(10):
+        await store.push(b"%d" % number)
+    real = store.database.replaying.store
+
+    async def lost(*given: Any) -> int:
+        if store.spill.stats.failed_events:
+            raise Unavailable("it went away before the line counted as done")
+        return await real(*given)
+
+    monkeypatch.setattr(store.database.replaying, "store", lost)
+    await server.start()
+    await execute(server.url, ODD_ONES_ARE_REFUSED)
+    await until(lambda: store.spill.stats.failed_events == 1)
+    await store.stop()
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    again = await opened(server.url)
+    await until(lambda: again.spill.waiting.is_known and not again.spill.stats.failed_events)
+    await again.drained()
+    assert sorted(await again.values(), key=int) == [b"%d" % number for number in range(10)]

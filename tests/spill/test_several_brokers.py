@@ -17,6 +17,7 @@ from msgspec import Raw
 
 from holdfast.backends.spill.events import Event
 from holdfast.backends.spill.merging import Head, Run, before, merge
+from holdfast.model.errors import TopicNotFound, Unavailable
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.spill import Chunk
 from tests.postgres.stores import now_ms, query
@@ -153,6 +154,41 @@ async def test_broker_that_dies_after_it_offered_its_messages_stores_them_once_w
     again = await opened(server.url, directory=tmp_path / "b", node="b", clock=clock)
     await asyncio.gather(made[0].drained(), again.drained())
     assert await made[0].values() == [b"%d" % number for number in range(100)]
+
+
+async def test_message_set_aside_by_a_broker_that_dies_before_its_offer_is_merged_is_stored_once(
+    opened: Open, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the broker noted while it offered its lines holds when it is back, whatever can be stored by then."""
+    clock = Clock()
+    made = await brokers(opened, server, tmp_path, clock, 2)
+
+    async def refuse(name: TopicName) -> None:
+        raise TopicNotFound(f"there is no topic {name}")
+
+    real = made[0].database.replaying.store
+
+    async def away(*given: Any) -> int:
+        raise Unavailable("it stores nothing yet")
+
+    async def alone(*given: Any) -> int:
+        return await (away if given[3] else real)(*given)
+
+    made[1].spill.create_with(refuse)
+    for number in range(40):
+        clock.ms += 1
+        await made[number % 2].push(b"%d" % number, topic="new" if number % 4 == 1 else "t")
+    with monkeypatch.context() as held:
+        held.setattr(made[0].database.replaying, "store", alone)
+        held.setattr(made[1].database.replaying, "store", away)
+        await server.start()
+        await until(lambda: made[1].spill.stats.failed_events == 10)
+        await made[1].stop()
+    again = await opened(server.url, directory=tmp_path / "b", node="b", clock=clock)
+    await until(lambda: again.spill.waiting.is_known and not again.spill.stats.failed_events)
+    await asyncio.gather(made[0].drained(60.0), again.drained(60.0))
+    assert sorted(await again.values("new"), key=int) == [b"%d" % number for number in range(1, 40, 4)]
+    assert sorted(await again.values(), key=int) == [b"%d" % number for number in range(40) if number % 4 != 1]
 
 
 async def test_lines_that_brokers_offer_each_other_do_not_fill_the_database(opened: Open, server: Server) -> None:

@@ -172,10 +172,7 @@ class Replaying:
 
     async def forget(self, files: Sequence[UUID]) -> None:
         """Their rows stay for a year, as those of all writers: whoever stores a copy of a file stores nothing twice."""
-        if self._has_offered:
-            async with self._in_time() as connection:
-                await connection.execute(sql("withdraw_chunks"), self._me)
-            self._has_offered = False
+        await self.withdraw()
 
     # --- other brokers of the same store --------------------------------------------------------------
 
@@ -231,6 +228,12 @@ class Replaying:
                 except (asyncpg.QueryCanceledError, asyncpg.InsufficientPrivilegeError) as error:
                     # It took too long or is not allowed. Autovacuum does it later.
                     log.info("spill_chunks_not_cleaned", problem=str(error))
+
+    async def withdraw(self) -> None:
+        if self._has_offered:
+            async with self._in_time() as connection:
+                await connection.execute(sql("withdraw_chunks"), self._me)
+            self._has_offered = False
 
     async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
         """The lines of a chunk; none where it is not there any more."""

@@ -28,8 +28,8 @@ else in the directory is left alone.
   stored; the file is deleted. What the store knows of a file goes after the file is gone for good.
 - *A line that is damaged* goes to `failed` with the reason, and the ones behind it are stored: only it is lost. So does
   what is behind the last line break of a complete file.
-- *Killed while a line goes to `failed`*: that is noted, by the line's number, before the line counts as done; a second
-  time it is recognised.
+- *Killed while a line goes to `failed`*: that is noted, by the line's number, before the line counts as done. A line
+  that the store refused is left out of its file from then on (`setting_aside`); any other one is recognised there.
 - *Disk full*: what was begun is cut off again, and the publishers concerned are refused with `disk_full`.
 - *A sync fails*: what reached the disk is unknown. The publishers are refused, and nothing is written here until the
   next start, as everywhere else (decision 19).
@@ -198,7 +198,7 @@ class SpillDirectory:
         """Keep lines that cannot be stored, durably; returns how many are new there. Raises `OSError`."""
         if not bad:
             return 0
-        path = self.path / "failed" / completed(file).path.name
+        path = self._failed_of(file)
         noted = {each.line - 1 for each in failed_lines(path)} if path.exists() else set()
         new = [each for each in bad if each.place not in noted]
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -218,6 +218,26 @@ class SpillDirectory:
         if len(new) > _FAILED_LOGGED_MAX:
             log.error("spill_lines_failed", file=file.path.name, more=len(new) - _FAILED_LOGGED_MAX, where=path.name)
         return len(new)
+
+    def noted_failed(self, file: SpillFile) -> list[Failed]:
+        """The lines of a file that are in `failed`, durably: who noted them may have been killed before the sync.
+
+        Raises `OSError`.
+        """
+        path = self._failed_of(file)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            sync_data(fd)
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)
+        return failed_lines(path)
+
+    def _failed_of(self, file: SpillFile) -> Path:
+        return self.path / "failed" / completed(file).path.name
 
     def sync(self) -> None:
         """What was deleted stays deleted. Raises `OSError`."""

@@ -143,6 +143,9 @@ class LogTarget:
     async def offer(self, chunk: Chunk, lines: bytes, oldest_ms: int, done: int) -> None:
         raise AssertionError("there is nobody to offer it to")
 
+    async def withdraw(self) -> None:
+        """Nothing is offered."""
+
     async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
         raise AssertionError("nobody offers anything")
 

@@ -84,6 +84,10 @@ class Target(Protocol):
         """Let other brokers store lines of this one. `oldest_ms`: of the line at `done`, the first not stored."""
         ...
 
+    async def withdraw(self) -> None:
+        """Let other brokers store nothing of this one any more, until something is offered again."""
+        ...
+
     async def offered(self, rank: Rank, chunk: Chunk) -> bytes | None:
         """The lines that the broker of that rank offers; none where they are not there any more."""
         ...

@@ -8,6 +8,7 @@ holds for a while, and what was spilled for the topic is set aside without keepi
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -22,6 +23,7 @@ log = structlog.get_logger("holdfast.spill")
 TRIES_MAX: Final = 3
 PAUSE_S: Final = 0.05
 _REMEMBERED_MAX: Final = 1_000
+_CODE: Final = re.compile(r"\[([a-z_]+)\]\Z")
 
 
 class Refusals:
@@ -67,3 +69,9 @@ class Refusals:
 def in_words(error: CallerError) -> str:
     """Why a line is in `failed`."""
     return f"{error.message} [{error.code}]"
+
+
+def code_in(reason: str) -> str | None:
+    """The code in such words; none where it was not the store that refused the line."""
+    found = _CODE.search(reason)
+    return None if found is None else found[1]

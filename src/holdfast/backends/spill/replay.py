@@ -26,7 +26,7 @@ from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.refusing import PAUSE_S, TRIES_MAX, Refusals
 from holdfast.backends.spill.setting_aside import SetAside
 from holdfast.backends.spill.stats import SpillStats
-from holdfast.backends.spill.stretches import Reader, Stretch, counted, counted_between, counts_of, tried_of
+from holdfast.backends.spill.stretches import Reader, Stretch, counted, counted_between, tried_of
 from holdfast.backends.spill.telling import Teller
 from holdfast.backends.spill.turns import Turn, Turns
 from holdfast.backends.spill.waiting import Waiting
@@ -276,6 +276,7 @@ class Replayer:
         file = current.file
         done = await self._target.progress(file.id)
         await self._pass_stored(file, done)
+        await self._set_aside.begin(file)
         position = await asyncio.to_thread(files.position_of_line, file.path, done)
         self._teller.began(files=len(self.pending_files), pending=self._waiting.total)
         while position < current.size_bytes:
@@ -289,15 +290,16 @@ class Replayer:
             await self._set_aside.bad(file, [each._replace(place=done + each.place) for each in bad])
             while waiting:
                 stretch = stretches.next_of(waiting, self._step_events())
-                turn = await self._turn(file, done, stretch)
+                turn = await self._turn(file, done, self._set_aside.left_of(stretch, done))
                 if turn is None:
                     await self._tell_held_up()
                     return False
-                own = stretch.first(turn.own)
+                own = self._set_aside.left_of(stretch.first(turn.own), done)
                 if turn.is_done:
                     self._passed(own.counts)
-                    self._stats.replayed_events += own.counts.total()
-                    self.on_stored(own.counts.total())
+                    self._stats.replayed_events += own.present
+                    if turn.own:
+                        self.on_stored(own.counts.total())
                 elif not await self._step(file, done, own, turn):
                     continue
                 stretches.drop(waiting, turn.own)
@@ -343,7 +345,7 @@ class Replayer:
             self._teller.held_up(await self._target.held_up_by())
 
     async def _step(self, file: SpillFile, done: int, own: Stretch, turn: Turn) -> bool:
-        """Store lines, perhaps with others' among them; false where it has to be tried again, smaller."""
+        """Store lines, perhaps with others' among them; false where it has to be tried again, smaller or with less."""
         began_s = time.monotonic()
         lines = turn.events if turn.others else own.events
         present = [event for event in lines if event is not None]
@@ -356,9 +358,10 @@ class Replayer:
             if refused and turn.others:
                 raise next(iter(refused.values()))
             if refused:
+                await self._withdraw(file, done)
                 await self._set_aside.of_topics(file, done, own.events, fresh, refused)
-                fresh = [event for event in fresh if event.queue not in refused]
-            made = own.batches if is_made and is_as_it_was and not refused else None
+                return False
+            made = own.batches if is_made and is_as_it_was else None
             if made is None:
                 made = batches.batches_of(fresh, self._chosen, self._settings.batch_messages_max)
             repeated = await self._target.store(file.id, done + len(own.events), made, turn.others)
@@ -372,12 +375,12 @@ class Replayer:
         if time.monotonic() - began_s < _STEP_S_MAX:
             self._step_max = min(_STEP_EVENTS_MAX, self._step_max * 2)
         # The brokers of others' lines count those; of repeated ones nobody knows whose they are.
-        kept = own.counts.total()
+        kept = own.present
         there = min(kept, known + repeated)
         self._stats.replayed_events += min(kept, len(fresh)) - min(kept, repeated)
         self._stats.already_stored_events += there
         self._passed(own.counts)
-        self.on_stored(kept)
+        self.on_stored(own.counts.total())
         rate = len(lines) / max(1e-3, time.monotonic() - began_s)
         self._rate = rate if not self._rate else (3 * self._rate + rate) / 4
         if self._makes_room():
@@ -438,13 +441,13 @@ class Replayer:
                 event.number = None
         return not gone, refused
 
-    async def _aside(self, file: SpillFile, first: int, lines: Sequence[Event | None]) -> set[int]:
-        """Set aside those lines whose topics are refused, before others are offered the rest."""
+    async def _aside(self, file: SpillFile, first: int, lines: Sequence[Event | None]) -> bool:
+        """Set aside those lines whose topics are refused, before others are offered the rest; whether there are any."""
         present = [event for event in lines if event is not None]
         _, refused = await self._prepare(present, set(map(place_of, present)))
         if refused:
             await self._set_aside.of_topics(file, first, lines, present, refused)
-        return {place for place, event in enumerate(lines) if event is not None and event.queue in refused}
+        return bool(refused)
 
     def _is_there(self, queue: str, number: int | None) -> bool:
         topic = self._topic(TopicName(queue))
@@ -472,14 +475,20 @@ class Replayer:
             log.warning("spill_line_refused", file=file.path.name, line=done + 1, problem=error.message)
             await asyncio.sleep(PAUSE_S)
             return False
-        [event] = stretch
-        assert event is not None, "what cannot be read is not stored"
+        assert stretch[0] is not None, "what cannot be read is not stored"
+        await self._withdraw(file, done)
         await self._set_aside.one(file, done, error)
-        await self._target.store(file.id, done + 1, [])
         self._tries = 0
-        self._passed(counts_of([event]))
-        self.on_stored(1)
-        return True
+        return False
+
+    async def _withdraw(self, file: SpillFile, done: int) -> None:
+        """Before lines are set aside: no other broker may store them as well. Raises `LinesMoved` where one has."""
+        if not self._keeps_time:
+            return
+        await self._target.withdraw()
+        self._turns.reset()
+        if await self._target.progress(file.id) != done:
+            raise LinesMoved("another broker has stored lines of the file")
 
     # --- words ----------------------------------------------------------------------------------------
 

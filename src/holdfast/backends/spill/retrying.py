@@ -11,7 +11,6 @@ it knows how many lines of a file are stored.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from holdfast.backends.spill import events, files, inspecting
 from holdfast.backends.spill.appending import CompletedFile
 from holdfast.backends.spill.files import Failed, SpillDirectory
 from holdfast.backends.spill.ports import Target
+from holdfast.backends.spill.refusing import code_in
 from holdfast.backends.spill.replay import Replayer
 from holdfast.backends.spill.stats import SpillStats
 from holdfast.model.errors import CallerError
@@ -35,7 +35,6 @@ log = structlog.get_logger("holdfast.spill")
 _TRIALS_MAX: Final = 20
 # Of a group so many take turns: the first one may be the only one that is refused for good.
 _CANDIDATES_MAX: Final = 16
-_CODE: Final = re.compile(r"\[([a-z_]+)\]\Z")
 
 
 class _Group(NamedTuple):
@@ -173,11 +172,11 @@ class Retrying:
 
 
 def _group_of(line: Failed) -> _Group | None:
-    code = _CODE.search(line.reason)
+    code = code_in(line.reason)
     if line.event is None or code is None:
         return None  # it is damaged, or was not acknowledged
     try:
-        return _Group(_decode_queue(line.event).queue, code[1])
+        return _Group(_decode_queue(line.event).queue, code)
     except msgspec.MsgspecError:
         return None
 

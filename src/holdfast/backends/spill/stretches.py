@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -59,6 +59,15 @@ class Stretch(NamedTuple):
 
     def first(self, count: int) -> Stretch:
         return self if count == len(self.events) else Stretch.of(self.events[:count])
+
+    @property
+    def present(self) -> int:
+        """How many are to be stored."""
+        return len(self.events) - self.events.count(None)
+
+    def without(self, places: Set[int]) -> Stretch:
+        """The same without some lines; as many are waited for until it is stored."""
+        return Stretch([None if place in places else event for place, event in enumerate(self.events)], self.counts)
 
 
 class Piece(NamedTuple):

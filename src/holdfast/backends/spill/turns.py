@@ -38,12 +38,14 @@ _SILENT_S: Final = 5.0
 # A run of one other broker's lines alone is left to that broker for so long.
 _ALONE_S: Final = 0.1
 
-# Lines of a file from a number on: the places of those that are set aside, and that others must not store.
-Aside = Callable[[SpillFile, int, Sequence[Event | None]], Awaitable[set[int]]]
+# Sets aside what must not be offered of the lines of a file from a number on; whether there was any.
+Aside = Callable[[SpillFile, int, Sequence[Event | None]], Awaitable[bool]]
 
 
 class Turn(NamedTuple):
     """The next `own` lines may be stored, or are stored by others where `is_done`.
+
+    It is done with none where some of the lines were set aside: what is left of them is to be given again.
 
     `events` has others' lines among the own ones, in order, and `others` says for their files from which line on and up
     to which; both are empty where only own lines are stored.
@@ -152,7 +154,8 @@ class Turns:
                 return turn
             in_the_way = [spill.rank for spill in taking_part if not spill.offered]
         else:
-            await self._offer(file, done, events)
+            if not await self._has_offered(file, done, events):
+                return Turn(0, is_done=True)
             if allowed >= self._chunks[-1].end - done:
                 return Turn(allowed)  # others have nothing to merge it with
             in_the_way = [first]
@@ -213,8 +216,8 @@ class Turns:
 
     # --- offering -------------------------------------------------------------------------------------
 
-    async def _offer(self, file: SpillFile, done: int, events: Sequence[Event | None]) -> None:
-        """Offer as much of the next lines as others may need soon."""
+    async def _has_offered(self, file: SpillFile, done: int, events: Sequence[Event | None]) -> bool:
+        """Offer as much of the next lines as others may need soon; false where some of them were set aside instead."""
         self._chunks = [chunk for chunk in self._chunks if chunk.file == file.id and chunk.end > done]
         end = self._chunks[-1].end if self._chunks else done
         while len(self._chunks) < _CHUNKS_MAX and end < done + len(events):
@@ -226,14 +229,17 @@ class Turns:
                 if count and size > _CHUNK_BYTES_MAX:
                     break
                 count += 1
-            for place in await self._aside(file, end, some[:count]):
-                lines[place] = b""
+            if await self._aside(file, end, some[:count]):
+                return False
             newest_ms = max((event.at for event in some[:count] if event is not None), default=0)
             chunk = Chunk(file.id, end, end + count, newest_ms)
             oldest_ms = next((event.at for event in events if event is not None), newest_ms)
-            await self._target.offer(chunk, b"".join(line + b"\n" for line in lines[:count]), oldest_ms, done)
+            # What this broker does not store, nobody stores.
+            shown = (b"" if event is None else line for line, event in zip(lines[:count], some, strict=False))
+            await self._target.offer(chunk, b"".join(line + b"\n" for line in shown), oldest_ms, done)
             self._chunks.append(chunk)
             end = chunk.end
+        return True
 
 
 def _held_by(at: tuple[int, Rank], others: Others) -> _Held:
