@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.backends.spill import events, files, inspecting
+from holdfast.backends.spill import events, files, inspecting, requeueing
 from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.log_target import LogTarget, progress_path
@@ -319,11 +319,27 @@ def test_failed_lines_of_a_file_that_is_being_recovered_wait_for_its_end(tmp_pat
         (tmp_path / "recovering").mkdir()
         there = tmp_path / "recovering" / files.completed(file).path.name
         there.write_bytes(line)
-        assert inspecting.requeue(opened) == 0
+        assert requeueing.requeue(opened) == 0
         there.unlink()
-        assert inspecting.requeue(opened) == 1
+        assert requeueing.requeue(opened) == 1
     finally:
         opened.close()
+
+
+def test_failed_line_that_a_broker_was_making_a_file_of_is_recovered_once(tmp_path: Path) -> None:
+    """The broker was killed when the line was in both."""
+    line, _ = events.lines_of(PartitionId(TopicName("t"), 0), batch_builder.build_values([b"again"], 5), 5)
+    opened = SpillDirectory.open(tmp_path)
+    opened.note_failed(opened.new_file(files.FAILOVER), [BadLine(0, line[:-1], "there is no topic [topic_not_found]")])
+    [path] = files.failed_files(tmp_path)
+    requeueing.mark_for_requeue(opened, path)
+    made = requeueing.write_marked(opened, path)
+    opened.close()
+    with Directories([str(tmp_path)]) as locked:
+        assert not locked.in_failed() and not locked.requeue_failed()
+        backlog = locked.next_backlog(MemoryLedger(), "time", 1)
+        assert made is not None and backlog is not None
+        assert [file.name for file in backlog.files] == [made.file.path.name]
 
 
 async def test_lines_that_a_cluster_has_stored_of_any_kind_of_file_are_left_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.backends.spill import files, inspecting
+from holdfast.backends.spill import files, inspecting, requeueing
 from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.cli.app import app
@@ -132,9 +132,9 @@ async def test_messages_that_failed_are_not_stored_beside_the_file_they_are_stil
     directory = SpillDirectory.open(store.directory)
     [line] = files.lines(first.path, 0, 1)
     directory.note_failed(first, [BadLine(0, line, "it was refused")])
-    assert inspecting.requeue(directory) == 0
+    assert requeueing.requeue(directory) == 0
     first.path.unlink()
-    assert inspecting.requeue(directory) == 1
+    assert requeueing.requeue(directory) == 1
     directory.close()
 
 

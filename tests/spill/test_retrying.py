@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 import pytest
 
-from holdfast.backends.spill import files, inspecting
+from holdfast.backends.spill import files, requeueing
 from holdfast.backends.spill.events import BadLine
 from holdfast.model.errors import TopicNotFound, Unavailable
 from holdfast.model.ids import TopicName
@@ -84,16 +86,16 @@ async def test_message_that_was_stored_by_a_try_that_was_cut_off_is_not_stored_a
     opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await refused_by_the_database(opened, server)
-    tries, requeue = 0, inspecting.requeue_lines
+    tries, mark = 0, requeueing.mark_for_requeue
 
     def cut_off(*given: Any, **more: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries == 1:
             raise OSError(errno.EIO, "the disk is away for a moment")
-        return requeue(*given, **more)
+        return mark(*given, **more)
 
-    monkeypatch.setattr(inspecting, "requeue_lines", cut_off)
+    monkeypatch.setattr(requeueing, "mark_for_requeue", cut_off)
     # Only one is left, so that the same one is tried again.
     [path] = files.failed_files(store.directory)
     await store.stop()
@@ -110,16 +112,16 @@ async def test_message_that_was_stored_is_recognised_when_another_of_its_group_i
     opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await refused_by_the_database(opened, server)
-    tries, requeue = 0, inspecting.requeue_lines
+    tries, mark = 0, requeueing.mark_for_requeue
 
     def cut_off(*given: Any, **more: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries <= 3:
             raise OSError(errno.EIO, "the disk is away for a moment")
-        return requeue(*given, **more)
+        return mark(*given, **more)
 
-    monkeypatch.setattr(inspecting, "requeue_lines", cut_off)
+    monkeypatch.setattr(requeueing, "mark_for_requeue", cut_off)
     await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
     await until(lambda: tries > 3 and not store.spill.stats.failed_events)
     await store.drained()
@@ -158,6 +160,92 @@ async def test_lines_that_were_never_acknowledged_are_not_stored_by_themselves(o
     await store.drained()
     assert len(await store.values()) == 10
     assert [each.name for each in files.failed_files(store.directory)] == [files.completed(other).path.name]
+
+
+class Writing:
+    """Holds the next file that lines of `failed` become, once its content is written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._write = requeueing.write_file
+        self._is_written, self._may_end = threading.Event(), threading.Event()
+        monkeypatch.setattr(requeueing, "write_file", self._write_and_wait)
+
+    def _write_and_wait(self, *given: Any) -> None:
+        self._write(*given)
+        self._is_written.set()
+        assert self._may_end.wait(60)
+
+    async def begins(self) -> None:
+        await until(self._is_written.is_set)
+
+    def end(self) -> None:
+        self._may_end.set()
+
+
+async def test_retried_messages_are_stored_though_newer_ones_were_kept_meanwhile(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await refused_by_the_database(opened, server)
+    monkeypatch.setattr(store.spill._appender, "_events_per_file", 2)
+    writing = Writing(monkeypatch)
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await writing.begins()
+    server.kill()
+    for number in range(10, 14):
+        await store.push(b"%d" % number)
+    writing.end()
+    await server.start()
+    await store.drained()
+    await until(lambda: not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted(await store.values(), key=int) == [b"%d" % number for number in range(14)]
+
+
+async def test_retried_messages_are_stored_though_the_database_goes_away_before_it_forgets_the_first(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several brokers, that takes a query."""
+    store = await refused_by_the_database(opened, server)
+    forget, failures = store.database.replaying.forget, 0
+
+    async def fails_once(*given: Any) -> None:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise Unavailable("it went away")
+        await forget(*given)
+
+    monkeypatch.setattr(store.database.replaying, "forget", fails_once)
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await until(lambda: failures > 0 and not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted(await store.values(), key=int) == [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("call", range(5))
+async def test_retried_messages_are_stored_once_though_the_disk_failed_in_between(
+    call: int, opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await refused_by_the_database(opened, server)
+    calls = 0
+
+    def failing(work: Callable[..., None]) -> Callable[..., None]:
+        def fail_once(*given: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == call + 1:
+                raise OSError(errno.EIO, "the disk is away for a moment")
+            work(*given)
+
+        return fail_once
+
+    for name in ("write_file", "replace_file", "sync_directory"):
+        monkeypatch.setattr(requeueing, name, failing(getattr(requeueing, name)))
+    await execute(server.url, "ALTER TABLE holdfast.messages DROP CONSTRAINT even")
+    await until(lambda: calls > call and not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted(await store.values(), key=int) == [b"%d" % number for number in range(10)]
+    assert not files.failed_files(store.directory)
 
 
 async def test_message_set_aside_before_the_store_was_lost_is_stored_once_when_its_topic_can_be_made(

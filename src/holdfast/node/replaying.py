@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.backends.spill import files, inspecting
+from holdfast.backends.spill import files, requeueing
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.broker.broker import Broker
 from holdfast.model.errors import Unavailable
@@ -42,7 +42,7 @@ async def replay(
     directory = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
     try:
         if is_with_failed:
-            inspecting.requeue(directory)
+            requeueing.requeue(directory)
         failed_before = files.count_failed(path)
     finally:
         directory.close()

@@ -36,7 +36,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from holdfast.backends.spill import files, inspecting, queen
+from holdfast.backends.spill import files, queen, requeueing
 from holdfast.backends.spill.files import RECOVERING, SpillDirectory
 from holdfast.backends.spill.log_target import Progress, progress_path
 from holdfast.model.errors import DataDirectoryError
@@ -164,6 +164,7 @@ class Directories:
                 opened = SpillDirectory.open(path, if_used=_IF_USED, if_unusable=_IF_UNUSABLE)
                 self._locks.callback(opened.close)
                 self._opened.append(opened)
+                requeueing.finish_requeues(opened)
         except BaseException:
             self._locks.close()
             raise
@@ -177,7 +178,7 @@ class Directories:
 
         Not where a recovery was begun: it may find some of these lines again, and set them aside again.
         """
-        return sum(inspecting.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
+        return sum(requeueing.requeue(opened) for opened in self._opened if _noted(opened.path) is None)
 
     def check_fates(self, is_with_failed: bool = False) -> None:
         """Raises `RecoveryUnsure` where a broker's database may have messages without ids, and it alone can tell.

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from holdfast.backends.spill import events, files, pushes
+from holdfast.backends.spill import events, files, pushes, requeueing
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.backends.spill.files import SpillDirectory, SpillFile
@@ -190,6 +190,7 @@ class SpillBackend(PassingBackend):
             self.health.fell_back(problem)
         # Before the first file of this broker is begun: what is half written now was left by another.
         try:
+            await asyncio.to_thread(requeueing.finish_requeues, self.directory)
             found = await asyncio.to_thread(self.directory.recover)
         except OSError as error:
             self.directory.close()

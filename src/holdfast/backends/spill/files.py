@@ -9,7 +9,8 @@
     qos0_<UUIDv7>.buf[.tmp]        the same for pushes that may be lost, which are written but not synced
     failover_<12 digits>.buf[.tmp] of Queen MQ, which is given a whole name and sums at the next start (`queen`)
     recovering/, recovered/        files of a recovery in bulk (`holdfast.recovery.backlog`), which no broker looks at
-    failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each
+    failed/failover_<UUIDv7>.buf   lines that could not be stored: {"line", "reason", "event" or "event_base64"} each,
+                                   and "again": true on their way back (`requeueing`)
 
 A `.buf` holds one line for each message (`events`). Names rise, also where the clock of the machine goes back. Anything
 else in the directory is left alone.
@@ -100,6 +101,8 @@ class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str
     event: str | None = None
     event_base64: bytes | None = None
+    # It is on its way back into a file (`requeueing`).
+    again: bool = False
 
 
 class SpillDirectory:

@@ -1,4 +1,4 @@
-"""Looking at the directory of a spill, whether a broker runs over it or not. Only `requeue` changes anything."""
+"""Looking at the directory of a spill, whether a broker runs over it or not. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import contextlib
 import fcntl
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from holdfast.backends.spill import events, files, queen
-from holdfast.backends.spill.files import Failed, SpillDirectory, SpillFile
+from holdfast.backends.spill import files, queen
+from holdfast.backends.spill.files import SpillFile
 from holdfast.backends.spill.log_target import Progress
 from holdfast.model.errors import DataDirectoryError
-from holdfast.storage.durable import replace_file, sync_directory, write_file
 
 
 class FileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,67 +154,3 @@ def exported_failed(path: Path) -> Iterator[bytes]:
     """What stands in `failed`, with the reasons."""
     for each in files.failed_files(path):
         yield from (msgspec.json.encode(line) for line in files.failed_lines(each))
-
-
-def requeue(directory: SpillDirectory) -> int:
-    """Put the lines of `failed` that can be read in front of all others; how many they are. Raises `OSError`.
-
-    They are older than what waits, and what waits of their topics must not overtake them.
-    """
-    return sum(requeue_lines(directory, path)[1] for path in files.failed_files(directory.path))
-
-
-def requeue_lines(
-    directory: SpillDirectory,
-    path: Path,
-    is_wanted: Callable[[Failed], bool] = lambda line: True,
-    *,
-    stored: int | None = None,
-) -> tuple[SpillFile | None, int]:
-    """Put lines of one file of `failed` into a file to be stored, as far as they can be read; and how many they are.
-
-    `stored`: the number of a line that is stored by now. It goes from `failed`. Raises `OSError`.
-
-    The new file is durable before the lines go from `failed`: a crash between leaves them in both, to be stored twice
-    at worst, and never in neither. Of a file that is still there nobody can say whether its lines count as done.
-    """
-    if is_unfinished(directory.path, path):
-        return None, 0
-    noted = files.failed_lines(path)
-    before = directory.file_before(path, b"")
-    left: list[Failed] = []
-    again: list[bytes] = []
-    for line in noted:
-        good = storable(line, before) if is_wanted(line) and line.line != stored else None
-        if good is not None:
-            again.append(good)
-        elif line.line != stored:
-            left.append(line)
-    if len(left) == len(noted):
-        return None, 0
-    content = b"".join(line + b"\n" for line in again)
-    file = directory.file_before(path, content) if again else None
-    if file is not None:
-        write_file(file.path, content)
-        sync_directory(directory.path)
-    if left:
-        replace_file(path, b"".join(msgspec.json.encode(line) + b"\n" for line in left))
-    else:
-        path.unlink()
-    sync_directory(path.parent)
-    return file, len(again)
-
-
-def is_unfinished(directory: Path, failed: Path) -> bool:
-    """Whether the file is still there, here or in a recovery in bulk, of which these lines are in `failed`."""
-    return any((place / failed.name).exists() for place in (directory, directory / files.RECOVERING))
-
-
-def storable(line: Failed, file: SpillFile) -> bytes | None:
-    """A line as it is to be stored; none if it cannot be read. One of Queen MQ gets a sum."""
-    if line.event is None:
-        return None
-    data = line.event.encode()
-    if not events.events_of(data + b"\n")[1]:
-        return data
-    return queen.line_of(data, file.id, line.line)

@@ -164,13 +164,12 @@ class Replayer:
             log.info("spill_found", files=len(old), events=sum(each.events for each in old))
         self.announce()
 
-    async def take_over(self, file: CompletedFile) -> None:
-        """Store a file that was made of older ones. Only while no other is there."""
-        assert not self.pending_files, "its lines are older than those of all others"
-        counts, _ = await asyncio.to_thread(counted, file.file)
+    def take_over(self, file: CompletedFile, counts: Counter[PartitionId]) -> None:
+        """Store a file that was made of older ones before all others, which may have come meanwhile."""
+        assert not self.is_replaying, "one file after the other"
         for partition, count in counts.items():
             self._waiting.add(partition, count)
-        self.pending_files.append(file)
+        self.pending_files.appendleft(file)
         self.announce()
 
     async def store_alone(self, writer: UUID, number: int, event: Event) -> None:
