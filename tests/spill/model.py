@@ -86,6 +86,9 @@ class ModelTarget:
         await self.probe()
         return self._store.lines.get(file, 0)
 
+    async def unsettled(self, file: UUID) -> int:
+        return 0
+
     async def store(
         self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
     ) -> int:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from holdfast.backends.spill import events, files
+from holdfast.backends.spill.events import BadLine
+from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.log_target import LogTarget, progress_path
+from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.broker import Broker
-from holdfast.model.errors import DamagedData
+from holdfast.model.errors import DamagedData, LeaderChanged, TooLarge
 from holdfast.model.ids import Offset, PartitionId, TopicName
-from holdfast.model.messages import NewMessage
+from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire import batch_builder
-from tests.contract.stores import Clock, open_alone, open_spilled
+from tests.contract.stores import Clock, Spilled, open_alone, open_spilled
 from tests.spill.stores import until
 
 TOPIC = TopicName("orders")
@@ -104,3 +110,81 @@ async def test_message_whose_fate_lies_in_a_damaged_part_of_the_log_is_stored(
     stored, _ = await broker.read(TOPIC, 0, Offset(damage.value.next_offset), 10, 1 << 20)
     assert [message.value for message in stored] == [b"third", b"second"]
     await spilled.stop()
+
+
+def note_refused(directory: Path, count: int) -> None:
+    """Messages m0, m1 and so on are in `failed`, as a broker leaves them."""
+    partition = PartitionId(TOPIC, 0)
+    batches = [batch_builder.build_batch([NewMessage(value=b"m%d" % n, id=f"i{n}")], 1_000) for n in range(count)]
+    lines = [events.lines_of(partition, batch, 1_000)[0][:-1] for batch in batches]
+    opened = SpillDirectory.open(directory)
+    reason = "there is no topic orders [topic_not_found]"
+    opened.note_failed(opened.new_file(files.FAILOVER), [BadLine(n, line, reason) for n, line in enumerate(lines)])
+    opened.close()
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("answers_lost", [1, 3])
+async def test_retried_message_of_unknown_outcome_is_stored_once_after_the_dedupe_window(
+    is_stored: bool, answers_lost: int, tmp_path: Path
+) -> None:
+    clock = Clock()
+    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    await Broker(inner, now_ms=clock).ensure_topic(TOPIC)
+    note_refused(tmp_path / "spill", 3)
+    forward, tries = inner.forward, 0
+
+    def answer_is_lost(partition: PartitionId, batch: Any, *, has_ids: bool) -> asyncio.Future[BatchPublished]:
+        nonlocal tries
+        tries += 1
+        if tries > answers_lost:
+            return forward(partition, batch, has_ids=has_ids)
+        stored = forward(partition, batch, has_ids=has_ids) if is_stored and tries == 1 else None
+
+        async def lost() -> BatchPublished:
+            if stored is not None:
+                await stored
+            clock.now += ELEVEN_MINUTES_MS
+            raise LeaderChanged("the leader was lost before it answered")
+
+        return asyncio.ensure_future(lost())
+
+    inner.forward = answer_is_lost  # type: ignore[method-assign]
+    settings = SpillSettings(tmp_path / "spill", flush_ms=20, retry_interval_s=0.05, free_bytes_min=0)
+    spilled = Spilled(inner, LogTarget(inner, settings.directory), settings, now_ms=clock)
+    await spilled.start()
+    await until(lambda: tries > 0 and not spilled.stats.failed_events and spilled.is_drained)
+    stored, _ = await Broker(spilled, now_ms=clock).read(TOPIC, 0, Offset(0), 10, 1 << 20)
+    assert sorted(message.value for message in stored) == [b"m0", b"m1", b"m2"]
+    assert not list(settings.directory.glob("*.progress"))
+    await spilled.stop()
+
+
+async def test_message_that_a_log_refuses_does_not_have_all_read_that_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    broker = Broker(inner, now_ms=clock)
+    await broker.ensure_topic(TOPIC)
+    (tmp_path / "spill").mkdir()
+    target, file = LogTarget(inner, tmp_path / "spill"), uuid4()
+    batch = batch_builder.build_batch([NewMessage(value=b"large", id="a")], clock())
+    read, reads = inner.read, 0
+
+    async def counted(*given: Any, **more: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await read(*given, **more)
+
+    def refuse(*given: Any, **more: Any) -> asyncio.Future[BatchPublished]:
+        raise TooLarge("it is too large")
+
+    monkeypatch.setattr(inner, "read", counted)
+    for _ in range(3):
+        with monkeypatch.context() as refusing, pytest.raises(TooLarge):
+            refusing.setattr(inner, "forward", refuse)
+            await target.store(file, 1, [(PartitionId(TOPIC, 0), batch)])
+        await broker.publish(TOPIC, [NewMessage(value=b"other")])
+    assert not reads and not await target.unsettled(file)
+    await inner.stop()

@@ -121,6 +121,10 @@ class Replaying:
         self._reached = file, number
         return number
 
+    async def unsettled(self, file: UUID) -> int:
+        """None: `progress` waits until it is known."""
+        return 0
+
     def mark(self, partition: PartitionId) -> str | None:
         """A transaction gets its number when it is run."""
         return None

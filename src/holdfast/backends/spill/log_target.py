@@ -8,7 +8,8 @@ is stored stands in `failover_<UUID of the file>.progress` beside it, whatever k
 It is written, synced and renamed before a step and after it. Crash case: `trying` is more than `done`. Then nobody
 knows how much of the step was stored, so the partitions are read from those ends on, and messages whose ids are there
 are left out. The same is done, with the mark of the push, for one whose first try was not answered. A log says what is
-in it, however late it is asked.
+in it, however late it is asked. A step that was refused, and of which nothing was stored, is taken back in the file, so
+that the next try does not read what the log got since.
 
 A progress file that is damaged says nothing. Then the partitions are read from their beginning, and `is_lost` notes
 that until the whole file is stored.
@@ -91,6 +92,10 @@ class LogTarget:
     async def progress(self, file: UUID) -> int:
         return (await asyncio.to_thread(self._noted, file)).done
 
+    async def unsettled(self, file: UUID) -> int:
+        noted = await asyncio.to_thread(self._noted, file)
+        return noted.trying if noted.trying > noted.done else 0
+
     async def store(
         self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
     ) -> int:
@@ -107,13 +112,17 @@ class LogTarget:
         ends = {str(partition): int(self._inner.end_offset(partition)) for partition, _ in batches}
         trying = Progress(before.done, max(number, before.trying), {**ends, **_open_ends(before)}, before.is_lost)
         await asyncio.to_thread(self._note, file, trying)
-        runs = [self._forward_in_order(partition, run) for partition, run in _joined(batches).items()]
+        joined = _joined(batches)
+        runs = [self._forward_in_order(partition, run) for partition, run in joined.items()]
         done = await asyncio.gather(*runs, return_exceptions=True)
         # Trouble of the moment first: what is wrong with a message is said again when it is tried again.
         failures = sorted(
             (each for each in done if isinstance(each, BaseException)), key=lambda each: isinstance(each, CallerError)
         )
         if failures:
+            are_refused = len(failures) == len(done) and all(isinstance(each, CallerError) for each in failures)
+            if are_refused and all(len(run) == 1 for run in joined.values()):
+                await asyncio.to_thread(self._note, file, before)
             raise failures[0]
         after = msgspec.structs.replace(trying, done=number) if trying.trying > number else Progress(number)
         await asyncio.to_thread(self._note, file, after)

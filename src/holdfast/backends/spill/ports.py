@@ -51,6 +51,10 @@ class Target(Protocol):
         """How many lines of a file are stored."""
         ...
 
+    async def unsettled(self, file: UUID) -> int:
+        """The number with which a step of a file was begun that nobody knows the end of; 0 where there is none."""
+        ...
+
     async def store(
         self, file: UUID, number: int, batches: Sequence[Batch], others: Sequence[tuple[UUID, int, int]] = ()
     ) -> int:

@@ -4,7 +4,8 @@ One line stands for all of its file that are of the same topic and were refused 
 takes it, the others become a file again and are stored as any other. So a reason that lasts costs one call for each
 such group, however many lines there are. Damaged lines, and those that were not acknowledged, are not tried.
 
-The store knows the last line of a file that was stored so, as it knows how many lines of a file are stored.
+The store knows the last line of a file that was stored so, as it knows how many lines of a file are stored. A line of
+which it cannot say so yet is tried itself until that is known, and no other one of its file before.
 
 **Crash cases.**
 
@@ -122,6 +123,11 @@ class Retrying:
         """Try lines of a file; how many were tried."""
         if await self._was_taken(path, replayer):
             return 0
+        unsettled = await self._target.unsettled(_writer_of(path))
+        line = await asyncio.to_thread(_line_numbered, path, unsettled) if unsettled else None
+        if line is not None:
+            await self._is_taken(path, line, replayer)
+            return 1
         trials = 0
         for positions in list(known.groups.values())[:trials_max]:
             trials += 1
@@ -182,6 +188,8 @@ class Retrying:
         try:
             await replayer.store_alone(writer, line.line, event)
         except CallerError:
+            # It is not stored, nor by an earlier try: the next one looks for it from where the log ends then.
+            await self._target.forget([writer])
             return False
         await self._take_group(path, line, replayer)
         return True
