@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import asyncpg
@@ -13,7 +14,7 @@ import pytest
 
 from holdfast.backends.spill import files, requeueing
 from holdfast.backends.spill.events import BadLine
-from holdfast.model.errors import TopicNotFound, Unavailable
+from holdfast.model.errors import CallerError, TooManyTopics, TopicNotFound, Unavailable
 from holdfast.model.ids import TopicName
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
@@ -27,6 +28,13 @@ async def execute(url: str, statement: str) -> None:
     connection = await asyncpg.connect(url)
     await connection.execute(statement)
     await connection.close()
+
+
+def refuse(error: CallerError) -> Callable[[TopicName], Awaitable[object]]:
+    async def refused(name: TopicName) -> None:
+        raise error
+
+    return refused
 
 
 async def refused_by_the_database(opened: Open, server: Server) -> Spilling:
@@ -308,3 +316,29 @@ async def test_message_set_aside_before_a_kill_is_stored_once_when_the_database_
     await until(lambda: again.spill.waiting.is_known and not again.spill.stats.failed_events)
     await again.drained()
     assert sorted(await again.values(), key=int) == [b"%d" % number for number in range(10)]
+
+
+async def test_topic_for_which_there_is_no_room_does_not_make_a_store_that_works_an_outage(
+    opened: Open, server: Server
+) -> None:
+    store = await opened(server.url)
+    await store.create()
+    store.spill.create_with(refuse(TopicNotFound("there is no topic new")))
+    server.kill()
+    for number in range(4):
+        await store.push(b"%d" % number, topic=("t", "new")[number % 2])
+    await server.start()
+    await until(lambda: store.spill.stats.failed_events == 2)
+    await store.drained()
+    full = TooManyTopics("there is no room for another topic")
+    store.spill.create_with(refuse(full))
+    outages, retrying = store.spill.stats.outages, store.spill._retrying
+    begun = retrying._round
+    async with asyncio.timeout(20):
+        while retrying._round < begun + 5:
+            assert not (await store.push(b"x"))[0].buffered
+    assert store.spill.stats.outages == outages
+    store.spill.create_with(store.create)
+    await until(lambda: not store.spill.stats.failed_events)
+    await store.drained()
+    assert sorted(await store.values("new")) == [b"1", b"3"]

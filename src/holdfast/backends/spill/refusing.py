@@ -26,6 +26,10 @@ _REMEMBERED_MAX: Final = 1_000
 _CODE: Final = re.compile(r"\[([a-z_]+)\]\Z")
 
 
+class NoRoom(Unavailable):
+    """The store is well and has no room for a topic. That is no verdict on the messages, which all wait for it."""
+
+
 class Refusals:
     """`holds_s` is how long a refusal is believed before the store is asked again.
 
@@ -41,7 +45,7 @@ class Refusals:
         self._refused: dict[str, tuple[float, CallerError]] = {}
 
     async def made(self, queue: str) -> CallerError | None:
-        """Have a topic made; why that cannot be. Raises `Unavailable`."""
+        """Have a topic made; why that cannot be. Raises `Unavailable`, `NoRoom` among it."""
         until_s, error = self._refused.get(queue, (float("-inf"), None))
         if time.monotonic() < until_s:
             return error
@@ -50,8 +54,8 @@ class Refusals:
                 await self._ensure_topic(TopicName(queue))
             except CallerError as refusal:
                 if self._waits_for_room and isinstance(refusal, TooManyTopics):
-                    # No verdict on the messages, which may not be overtaken either: until there is room, all wait.
-                    raise Unavailable(f"topic {queue} cannot be made: {refusal.message}") from refusal
+                    # They may not be overtaken either.
+                    raise NoRoom(f"topic {queue} cannot be made: {refusal.message}") from refusal
                 error = refusal
             else:
                 self._refused.pop(queue, None)

@@ -31,7 +31,7 @@ from holdfast.backends.spill import events, files, requeueing, stretches
 from holdfast.backends.spill.appending import CompletedFile
 from holdfast.backends.spill.files import Failed, SpillDirectory
 from holdfast.backends.spill.ports import Target
-from holdfast.backends.spill.refusing import code_in
+from holdfast.backends.spill.refusing import NoRoom, code_in
 from holdfast.backends.spill.replay import Replayer
 from holdfast.backends.spill.stats import SpillStats
 from holdfast.model.errors import CallerError
@@ -187,7 +187,7 @@ class Retrying:
         writer = _writer_of(path)
         try:
             await replayer.store_alone(writer, line.line, event)
-        except CallerError:
+        except (CallerError, NoRoom):
             # It is not stored, nor by an earlier try: the next one looks for it from where the log ends then.
             await self._target.forget([writer])
             return False
