@@ -15,6 +15,7 @@ from holdfast.broker.callbacks import Callbacks
 from holdfast.broker.cursors import CursorRead, Cursors
 from holdfast.broker.delivery_marks import DELIVERED, DeliveryMarks
 from holdfast.broker.follower import Follower
+from holdfast.broker.in_turns import InTurns
 from holdfast.broker.making_topics import TopicMaking
 from holdfast.broker.outgoing import Outgoing
 from holdfast.broker.places import parse_place
@@ -62,12 +63,14 @@ class Broker:
         self._making = TopicMaking(backend, delivers_from)
         self._on_skip = on_skip
         settings = Settings(message_bytes_max, auto_create, dedupe_ids_max, dedupe_age_ms_max)
+        # For readers that are sent messages, however they are connected, and for large requests.
+        self.turns = Turns()
         # Also for parts of the broker that make batches themselves.
-        self.publisher = Publisher(backend, settings, self.stats, now_ms, steady_ms or now_ms, self._making.make)
+        in_turns = InTurns(self.turns)
+        steady_ms = steady_ms or now_ms
+        self.publisher = Publisher(backend, settings, self.stats, now_ms, steady_ms, self._making.make, in_turns)
         self.pops = Pops(self)
         self.callbacks = Callbacks(self, now_ms)
-        # For readers that are sent messages, however they are connected.
-        self.turns = Turns()
         self.outgoing = Outgoing()
         self.delivery_marks = DeliveryMarks(backend, now_ms)
         self.delivery_marks.watch()
@@ -128,6 +131,12 @@ class Broker:
         """
         return self.publisher.publish(topic, messages, partition, may_be_lost=may_be_lost)
 
+    def publish_large(
+        self, topic: str, messages: Sequence[NewMessage], partition: int | None = None
+    ) -> asyncio.Future[list[Published]]:
+        """The same for one request that may have very many, and waits for its answer: others go on meanwhile."""
+        return self.publisher.publish_large(topic, messages, partition)
+
     def spill_with(self, push_losable: PushLosable, keep_pushed: KeepPushed) -> None:
         """There is a spill: for what may be lost, and for pushes that the store would not take now."""
         self.publisher.push_losable, self.publisher.keep_pushed = push_losable, keep_pushed
@@ -138,11 +147,23 @@ class Broker:
         """Record batches that a client built; all are checked before the first is stored."""
         return self.publisher.publish_batches(topic, partition, batches)
 
+    def publish_large_batches(
+        self, topic: str, partition: int, batches: Sequence[record_batch.Buffer]
+    ) -> asyncio.Future[list[BatchPublished]]:
+        """The same for one request that may have very many messages, and waits for its answer."""
+        return self.publisher.publish_large_batches(topic, partition, batches)
+
     def publish_pushed(
         self, topic: str, pushed: Pushed, *, may_be_lost: bool = False
     ) -> asyncio.Future[list[PushedPart]]:
         """Messages of a push, as columns; what became of each partition's part, once all of that is known."""
         return self.publisher.publish_pushed(topic, pushed, may_be_lost=may_be_lost)
+
+    def publish_large_push(
+        self, topic: str, pushed: Pushed, *, may_be_lost: bool = False
+    ) -> asyncio.Future[list[PushedPart]]:
+        """The same for requests that may have very many, and wait for their answers."""
+        return self.publisher.publish_large_push(topic, pushed, may_be_lost=may_be_lost)
 
     # --- reading ----------------------------------------------------------------------------------
 

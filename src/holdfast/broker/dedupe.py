@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import repeat
 
 from holdfast.model.ids import Offset
 
@@ -44,10 +46,19 @@ class DedupeWindow:
         """The append that is storing a message with this id, and its place in the batch."""
         return self._pending.get(message_id)
 
-    def storing(self, message_ids: dict[str, int], appended: Future[Offset], steady_ms: int) -> None:
-        """Take note of ids (with their places in the batch) until their append is done or has failed."""
+    def reserve(self, message_ids: Mapping[str, int], appended: Future[Offset]) -> None:
+        """Take note of ids that an append will store, once it is begun; or else, `release` them."""
         for message_id, place in message_ids.items():
             self._pending[message_id] = (appended, place)
+
+    def release(self, message_ids: Iterable[str]) -> None:
+        """Their append is not under way any more."""
+        for message_id in message_ids:
+            self._pending.pop(message_id, None)
+
+    def storing(self, message_ids: Mapping[str, int], appended: Future[Offset], steady_ms: int) -> None:
+        """Take note of ids (with their places in the batch) until their append is done or has failed."""
+        self.reserve(message_ids, appended)
         if appended.done():
             self._settle(message_ids, appended, steady_ms)
         else:
@@ -55,18 +66,22 @@ class DedupeWindow:
 
     def remember(self, message_id: str, offset: Offset, steady_ms: int) -> None:
         """Take note of an id that is stored; called in the order of the log."""
-        self._stored[message_id] = offset
-        self.next_offset = max(self.next_offset, Offset(offset + 1))
-        self._order.append((steady_ms, message_id, offset))
+        self._remember((message_id,), (offset,), steady_ms)
+
+    def _remember(self, message_ids: Collection[str], offsets: Sequence[Offset], steady_ms: int) -> None:
+        # No step in Python for each: a large request has very many.
+        self._stored.update(zip(message_ids, offsets, strict=True))
+        self.next_offset = max(self.next_offset, Offset(offsets[-1] + 1))
+        self._order.extend(zip(repeat(steady_ms), message_ids, offsets, strict=False))
         while len(self._order) > self._ids_max:
             self._forget_oldest()
 
-    def _settle(self, message_ids: dict[str, int], appended: Future[Offset], steady_ms: int) -> None:
-        failed = appended.cancelled() or appended.exception() is not None
-        for message_id, place in message_ids.items():
-            self._pending.pop(message_id, None)
-            if not failed:
-                self.remember(message_id, Offset(appended.result() + place), steady_ms)
+    def _settle(self, message_ids: Mapping[str, int], appended: Future[Offset], steady_ms: int) -> None:
+        self.release(message_ids)
+        if appended.cancelled() or appended.exception() is not None:
+            return
+        base = appended.result()
+        self._remember(message_ids.keys(), [Offset(base + place) for place in message_ids.values()], steady_ms)
 
     def _forget_older_than(self, steady_ms: int) -> None:
         while self._order and self._order[0][0] < steady_ms:

@@ -73,9 +73,14 @@ class OpenTopics:
         """Create a topic that is about to be used."""
         if not self.gates.is_closed(name):
             self.gates.close_while(name, lambda: self._create(name))
+        await self.behind_gate(name)
+
+    async def behind_gate(self, name: TopicName) -> Topic:
+        """The topic, once its gate is open."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         ready.set_result(None)
         await self.gates.behind(name, lambda: ready)
+        return self.existing(name)
 
     async def _create(self, name: TopicName) -> None:
         try:

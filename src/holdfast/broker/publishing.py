@@ -2,6 +2,9 @@
 
 Everything up to the append happens in the call itself, so messages of one caller get their offsets in the
 order of its calls. What is still open then is only when they are durable, which the returned future says.
+
+Of a large request that happens in parts, with others on the event loop in between (`publish_large` and the like), and
+then all of a partition is appended in one step.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ from holdfast.broker import admit, client_batches, results
 from holdfast.broker.backend import Backend
 from holdfast.broker.client_batches import Prepared, Timed
 from holdfast.broker.dedupe_windows import DedupeWindows
+from holdfast.broker.in_turns import InTurns
 from holdfast.broker.open_topics import OpenTopics
+from holdfast.broker.recognising import Recognised
 from holdfast.broker.results import Gathered, then
 from holdfast.broker.stamped import StampedAppends
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
 from holdfast.model.errors import HoldfastError, NotLeader, ShuttingDown
 from holdfast.model.ids import NO_OFFSET, Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.limits import MESSAGES_AT_ONCE_MAX
 from holdfast.model.messages import BatchPublished, NewMessage, Published
+from holdfast.model.pauses import Paused, in_parts, without_pauses
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.wire import batch_builder, push_batch, record_batch, stamps
 from holdfast.wire.equal_lines import EqualLines
@@ -66,8 +73,10 @@ class Publisher:
         now_ms: Callable[[], TimestampMs],
         steady_ms: Callable[[], int],
         create_topic: Callable[[TopicName, TopicConfig], Awaitable[None]],
+        in_turns: InTurns,
     ) -> None:
         self._backend = backend
+        self._in_turns = in_turns
         self._settings = settings
         self._stats = stats
         self._now_ms = now_ms
@@ -77,6 +86,8 @@ class Publisher:
         )
         self.topics = OpenTopics(backend, self._windows, create_topic, auto_create=settings.auto_create)
         self._stamped = StampedAppends(backend, stats)
+        # The last forwarded batches that are not appended yet, where one of those before them was large.
+        self._forwarded: dict[PartitionId, asyncio.Future[None]] = {}
         # Takes what may be lost, at once; none where everything is stored as it should be.
         self.push_losable: PushLosable | None = None
         # Takes a push whose store would not take any of it now; none where there is no such thing.
@@ -127,7 +138,39 @@ class Publisher:
             return self.topics.gates.behind(name, lambda: append(self.topics.existing(name), may_be_lost=may_be_lost))
         return self._append_messages(topic, messages, partition, may_be_lost=may_be_lost)
 
+    def publish_large(
+        self, topic_text: str, messages: Sequence[NewMessage], partition: int | None = None
+    ) -> asyncio.Future[list[Published]]:
+        """The same for a caller that waits for the answer before it publishes again: others go on meanwhile.
+
+        Messages of one partition become one batch all the same.
+        """
+        if len(messages) <= MESSAGES_AT_ONCE_MAX:
+            return self.publish(topic_text, messages, partition)
+        admit.check_messages(messages, self._settings.message_bytes_max)
+        return self._in_turns.begin(self._publish_in_turns(topic_text, messages, partition))
+
+    async def _publish_in_turns(
+        self, topic_text: str, messages: Sequence[NewMessage], partition: int | None
+    ) -> list[Published]:
+        topic = await self._opened(topic_text, needs_windows=any(message.id is not None for message in messages))
+        return await (await self._in_turns.run(self._appending_messages(topic, messages, partition)))
+
+    async def _opened(self, topic_text: str, *, needs_windows: bool) -> Topic:
+        topic = self.topics.open(topic_text, needs_windows=needs_windows)
+        return await self.topics.behind_gate(TopicName(topic_text)) if topic is None else topic
+
     def _append_messages(
+        self,
+        topic: Topic,
+        messages: Sequence[NewMessage],
+        partition: int | None,
+        *,
+        may_be_lost: bool = False,
+    ) -> asyncio.Future[list[Published]]:
+        return without_pauses(self._appending_messages(topic, messages, partition, may_be_lost=may_be_lost))
+
+    def _appending_messages(
         self,
         topic: Topic,
         messages: Sequence[NewMessage],
@@ -136,18 +179,21 @@ class Publisher:
         times_ms: Sequence[TimestampMs] | None = None,
         is_due: bool = False,
         may_be_lost: bool = False,
-    ) -> asyncio.Future[list[Published]]:
+    ) -> Paused[asyncio.Future[list[Published]]]:
         if partition is not None:
             admit.check_partition(topic, partition)
         gathered = Gathered(len(messages))
         anywhere: int | None = None
         groups: dict[int, list[int]] = {}
-        for place, message in enumerate(messages):
-            number = partition if partition is not None else admit.partition_of(topic, message)
-            if number is None:
-                anywhere = self.topics.any_partition(topic) if anywhere is None else anywhere
-                number = anywhere
-            groups.setdefault(number, []).append(place)
+        for part in in_parts(range(len(messages))):
+            for place in part:
+                number = partition if partition is not None else admit.partition_of(topic, messages[place])
+                if number is None:
+                    anywhere = self.topics.any_partition(topic) if anywhere is None else anywhere
+                    number = anywhere
+                groups.setdefault(number, []).append(place)
+            if len(part) < len(messages):
+                yield
         for number, places in groups.items():
             if gathered.has_failed:
                 # The less of it is stored, the more often the answer can be that nothing is.
@@ -155,7 +201,8 @@ class Publisher:
             elif may_be_lost and self.push_losable is not None:
                 self._push_losable(self.push_losable, PartitionId(topic.name, number), messages, places, gathered)
             else:
-                self._append_group(PartitionId(topic.name, number), messages, places, gathered, times_ms, is_due=is_due)
+                group = PartitionId(topic.name, number), messages, places, gathered, times_ms
+                yield from self._appending_group(*group, is_due=is_due)
         return gathered.future
 
     def _push_losable(
@@ -176,16 +223,16 @@ class Publisher:
         for place, result in zip(places, results.spread(taken), strict=True):
             gathered.settle(place, result)
 
-    def _append_group(
+    def _appending_group(
         self,
         partition: PartitionId,
         messages: Sequence[NewMessage],
-        places: list[int],
+        places: Sequence[int],
         gathered: Gathered,
         times_ms: Sequence[TimestampMs] | None = None,
         *,
         is_due: bool = False,
-    ) -> None:
+    ) -> Paused[None]:
         """Append those of `messages` that belong to one partition, less the ones that are there already."""
         window = self._windows.of(partition)
         has_ids = any(messages[place].id is not None for place in places)
@@ -194,43 +241,32 @@ class Publisher:
             if is_due:
                 gathered.fail(len(places), NotLeader(f"this node does not lead {partition} yet"))
             else:
-                self._forward_group(partition, messages, places, gathered, times_ms)
+                yield from self._forwarding_group(partition, messages, places, gathered, times_ms)
             return
-        steady_ms = self._steady_ms()
-        fresh: list[int] = []
-        fresh_ids: dict[str, int] = {}
-        repeats: list[tuple[int, int]] = []
-        for place in places:
-            message_id = messages[place].id
-            if message_id is None:
-                fresh.append(place)
-                continue
-            assert window is not None, "ids are only admitted once the window is there"
-            offset = window.stored_offset(message_id, steady_ms)
-            if offset is not None and not self._backend.is_void(partition, offset):
-                gathered.settle(place, Published(partition=partition.number, offset=offset, duplicate=True))
-            elif (pending := window.pending(message_id)) is not None:
-                gathered.settle_with(pending[0], [(place, pending[1])], partition.number, duplicate=True)
-            elif message_id in fresh_ids:
-                repeats.append((place, fresh_ids[message_id]))
-            else:
-                fresh_ids[message_id] = len(fresh)
-                fresh.append(place)
-        self._stats.duplicates += len(places) - len(fresh)
-        if not fresh:
-            return
-        batch = self._batch_of(messages, fresh, times_ms)
+        is_void = functools.partial(self._backend.is_void, partition)
+        recognised = Recognised(messages, gathered, partition.number, window, is_void)
         try:
+            for part in in_parts(places):
+                recognised.look_at(part, self._steady_ms())
+                if len(part) < len(places):
+                    recognised.reserve()
+                    yield
+            self._stats.duplicates += len(places) - len(recognised.fresh)
+            if not recognised.fresh:
+                return
+            batch = yield from self._building(messages, recognised.fresh, times_ms)
+            if self._is_elsewhere(partition, is_due=is_due) or (has_ids and self._windows.of(partition) is not window):
+                # During a pause: another leader may have stored what was found to be new here.
+                raise NotLeader(f"the leader of {partition} changed while the request was worked on; send it again")
             appended = self._backend.append(partition, batch)
         except HoldfastError as error:
-            gathered.fail(len(fresh) + len(repeats), error)
+            recognised.give_up(error)
             return
-        self._stats.count_stored(appended, len(fresh), len(batch))
-        if fresh_ids:
-            assert window is not None
-            window.storing(fresh_ids, appended, steady_ms)
-        gathered.settle_with(appended, [(place, i) for i, place in enumerate(fresh)], partition.number, duplicate=False)
-        gathered.settle_with(appended, repeats, partition.number, duplicate=True)
+        except BaseException:
+            recognised.give_up(ShuttingDown("the broker stopped before this was stored"))
+            raise
+        self._stats.count_stored(appended, len(recognised.fresh), len(batch))
+        recognised.appended(appended, self._steady_ms())
 
     # --- pushed, as columns -----------------------------------------------------------------------
 
@@ -246,16 +282,34 @@ class Publisher:
             return self.topics.gates.behind(name, lambda: append(self.topics.existing(name)))
         return append(topic)
 
+    def publish_large_push(
+        self, topic_text: str, pushed: Pushed, *, may_be_lost: bool = False
+    ) -> asyncio.Future[list[PushedPart]]:
+        """The same for callers that wait for the answer before they push again: others go on meanwhile."""
+        if len(pushed.names) <= MESSAGES_AT_ONCE_MAX:
+            return self.publish_pushed(topic_text, pushed, may_be_lost=may_be_lost)
+        admit.check_pushed(pushed, self._settings.message_bytes_max)
+        return self._in_turns.begin(self._publish_pushed_in_turns(topic_text, pushed, may_be_lost=may_be_lost))
+
+    async def _publish_pushed_in_turns(self, topic_text: str, pushed: Pushed, *, may_be_lost: bool) -> list[PushedPart]:
+        topic = await self._opened(topic_text, needs_windows=True)
+        return await (await self._in_turns.run(self._appending_pushed(topic, pushed, may_be_lost=may_be_lost)))
+
     def _append_pushed(self, topic: Topic, pushed: Pushed, *, may_be_lost: bool) -> asyncio.Future[list[PushedPart]]:
+        return without_pauses(self._appending_pushed(topic, pushed, may_be_lost=may_be_lost))
+
+    def _appending_pushed(
+        self, topic: Topic, pushed: Pushed, *, may_be_lost: bool
+    ) -> Paused[asyncio.Future[list[PushedPart]]]:
         if self.keep_pushed is not None and not may_be_lost:
             kept = self.keep_pushed(topic, pushed)
             if kept is not None:
                 return self._kept(kept, len(pushed.names))
         places = admit.places_of(topic, pushed.names)
-        parts = [
-            self._append_part(PartitionId(topic.name, number), pushed.only(each), may_be_lost=may_be_lost)
-            for number, each in places.items()
-        ]
+        parts: list[asyncio.Future[BatchPublished]] = []
+        for number, each in places.items():
+            partition = PartitionId(topic.name, number)
+            parts.append((yield from self._appending_part(partition, pushed.only(each), may_be_lost=may_be_lost)))
         promise: asyncio.Future[list[PushedPart]] = asyncio.get_running_loop().create_future()
 
         def settle(fates: list[BatchPublished | BaseException]) -> None:
@@ -276,9 +330,9 @@ class Publisher:
         then(kept, promise, settled)
         return promise
 
-    def _append_part(
+    def _appending_part(
         self, partition: PartitionId, pushed: Pushed, *, may_be_lost: bool
-    ) -> asyncio.Future[BatchPublished]:
+    ) -> Paused[asyncio.Future[BatchPublished]]:
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
         try:
             if may_be_lost and self.push_losable is not None:
@@ -288,32 +342,38 @@ class Publisher:
                 batch = push_batch.build(pushed, self._now_ms())
                 then(self._backend.forward(partition, batch, has_ids=True), promise, self._counted(len(batch)))
             else:
-                gathered = Gathered(len(pushed.names))
-                self._append_group(partition, pushed.messages(), list(range(len(pushed.names))), gathered)
+                places = range(len(pushed.names))
+                messages: list[NewMessage] = []
+                for some in in_parts(places):
+                    messages += pushed.only(some).messages()
+                    if len(some) < len(places):
+                        yield
+                gathered = Gathered(len(places))
+                yield from self._appending_group(partition, messages, places, gathered)
                 then(gathered.future, promise, lambda each: results.summary(partition.number, each))
         except HoldfastError as error:
             results.refuse(promise, error)
         return promise
 
-    def _batch_of(
+    def _building(
         self, messages: Sequence[NewMessage], places: Sequence[int], times_ms: Sequence[TimestampMs] | None
-    ) -> bytearray:
+    ) -> Paused[bytearray]:
         """Some of the messages, with the times that their senders gave them, or else that of now."""
         some = [messages[place] for place in places]
         if times_ms is None:
-            return batch_builder.build_batch(some, self._now_ms())
-        return batch_builder.build_timed(some, [times_ms[place] for place in places], self._now_ms())
+            return batch_builder.building_batch(some, self._now_ms())
+        return batch_builder.building_timed(some, [times_ms[place] for place in places], self._now_ms())
 
-    def _forward_group(
+    def _forwarding_group(
         self,
         partition: PartitionId,
         messages: Sequence[NewMessage],
-        places: list[int],
+        places: Sequence[int],
         gathered: Gathered,
         times_ms: Sequence[TimestampMs] | None,
-    ) -> None:
+    ) -> Paused[None]:
         """Have the partition's leader do the same; it knows which ids it has."""
-        batch = self._batch_of(messages, places, times_ms)
+        batch = yield from self._building(messages, places, times_ms)
         counted = self._counted(len(batch))
         has_ids = all(messages[place].id is not None for place in places)
         try:
@@ -362,15 +422,69 @@ class Publisher:
             functools.partial(self._append_when_open, topic, partition, each) for each in prepared
         )
 
+    def publish_large_batches(
+        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer]
+    ) -> asyncio.Future[list[BatchPublished]]:
+        """The same for a caller that waits for the answer before it publishes again: others go on meanwhile."""
+        if sum(record_batch.header(batch).record_count for batch in batches) <= MESSAGES_AT_ONCE_MAX:
+            return self.publish_batches(topic_text, number, batches)
+        return self._in_turns.begin(self._publish_batches_in_turns(topic_text, number, batches))
+
+    async def _publish_batches_in_turns(
+        self, topic_text: str, number: int, batches: Sequence[record_batch.Buffer]
+    ) -> list[BatchPublished]:
+        prepared = [await self._in_turns.run(self._preparing(batch)) for batch in batches]
+        needs_windows = any(each.with_ids is not None for each in prepared)
+        topic = await self._opened(topic_text, needs_windows=needs_windows)
+        admit.check_partition(topic, number)
+        partition = PartitionId(topic.name, number)
+        if not needs_windows and not self._is_elsewhere(partition):
+            return await self._append_batches(partition, prepared)
+        begun: list[asyncio.Future[BatchPublished]] = []
+        for each in prepared:
+            try:
+                begun.append(await self._in_turns.run(self._appending_batch(partition, *each)))
+            except HoldfastError as error:
+                if not begun:
+                    raise
+                return await results.all_of(begun, [error])
+        return await results.all_of(begun, [])
+
     def publish_forwarded(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """Store a batch whose turn it is; where this node does not lead, that is `NotLeader`."""
         if names.is_internal(partition.topic) or stamps.is_stamped(batch):
             if self.topics.is_closed:
                 raise ShuttingDown("the broker is shutting down")
             return self._append_own(partition, batch)
-        prepared = self._prepared(batch)
-        topic = self.topics.open(partition.topic, needs_windows=prepared.with_ids is not None)
-        return self._append_when_open(topic, partition, prepared, is_due=True)
+        before = self._forwarded.get(partition)
+        if before is None and record_batch.header(batch).record_count <= MESSAGES_AT_ONCE_MAX:
+            prepared = self._prepared(batch)
+            topic = self.topics.open(partition.topic, needs_windows=prepared.with_ids is not None)
+            return self._append_when_open(topic, partition, prepared, is_due=True)
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._forwarded[partition] = begun
+        return self._in_turns.begin(self._publish_forwarded_in_turns(partition, batch, before, begun))
+
+    async def _publish_forwarded_in_turns(
+        self,
+        partition: PartitionId,
+        batch: bytearray,
+        before: asyncio.Future[None] | None,
+        begun: asyncio.Future[None],
+    ) -> BatchPublished:
+        """Nodes send on what may not be overtaken, so what comes behind a large batch waits until that is appended."""
+        try:
+            prepared = await self._in_turns.run(self._preparing(batch))
+            if before is not None:
+                await asyncio.shield(before)
+            await self._opened(partition.topic, needs_windows=prepared.with_ids is not None)
+            published = await self._in_turns.run(self._appending_batch(partition, *prepared, is_due=True))
+        finally:
+            if not begun.done():
+                begun.set_result(None)
+            if self._forwarded.get(partition) is begun:
+                del self._forwarded[partition]
+        return await published
 
     def publish_own(self, partition: PartitionId, batch: bytearray) -> asyncio.Future[BatchPublished]:
         """Store a batch that the broker made: of an internal topic, or of a transaction, with its stamp.
@@ -396,7 +510,9 @@ class Publisher:
     def _append_when_open(
         self, topic: Topic | None, partition: PartitionId, prepared: Prepared, *, is_due: bool = False
     ) -> asyncio.Future[BatchPublished]:
-        start = functools.partial(self._append_batch, partition, *prepared, is_due=is_due)
+        def start() -> asyncio.Future[BatchPublished]:
+            return without_pauses(self._appending_batch(partition, *prepared, is_due=is_due))
+
         return start() if topic is not None else self.topics.gates.behind(partition.topic, start)
 
     def _append_batches(self, partition: PartitionId, prepared: list[Prepared]) -> asyncio.Future[list[BatchPublished]]:
@@ -413,18 +529,21 @@ class Publisher:
         """Check a batch that a client built; returns how many messages it has."""
         return client_batches.checked(batch, self._settings.message_bytes_max, self._now_ms())[0]
 
+    def _preparing(self, batch: record_batch.Buffer) -> Paused[Prepared]:
+        return client_batches.preparing(batch, self._settings.message_bytes_max, self._now_ms())
+
     def _prepared(self, batch: record_batch.Buffer) -> Prepared:
         return client_batches.prepared(batch, self._settings.message_bytes_max, self._now_ms())
 
-    def _append_batch(
+    def _appending_batch(
         self,
         partition: PartitionId,
         count: int,
         batch: bytearray,
         with_ids: Timed | None,
         *,
-        is_due: bool,
-    ) -> asyncio.Future[BatchPublished]:
+        is_due: bool = False,
+    ) -> Paused[asyncio.Future[BatchPublished]]:
         topic = self.topics.existing(partition.topic)
         admit.check_partition(topic, partition.number)
         promise: asyncio.Future[BatchPublished] = asyncio.get_running_loop().create_future()
@@ -439,7 +558,8 @@ class Publisher:
             then(appended, promise, lambda offset: results.regular(partition.number, offset, count))
         else:
             messages, times_ms = with_ids
-            published = self._append_messages(topic, messages, partition.number, times_ms=times_ms, is_due=is_due)
+            appending = self._appending_messages(topic, messages, partition.number, times_ms=times_ms, is_due=is_due)
+            published = yield from appending
             then(published, promise, lambda each: results.summary(partition.number, each))
         return promise
 

@@ -61,17 +61,32 @@ class Gathered:
     ) -> None:
         """Settle messages, given with their places in the batch, once its append is done."""
 
+        def settle(base: Offset) -> None:
+            for place, in_batch in places:
+                offset = Offset(base + in_batch)
+                self._results[place] = Published(partition=partition, offset=offset, duplicate=duplicate)
+
+        self._settle_once(appended, len(places), settle)
+
+    def settle_run(self, appended: asyncio.Future[Offset], places: Sequence[int], partition: int) -> None:
+        """Settle new messages, which stand in the batch one behind the other, once its append is done."""
+
+        def settle(base: Offset) -> None:
+            for offset, place in enumerate(places, base):
+                self._results[place] = Published(partition=partition, offset=Offset(offset))
+
+        self._settle_once(appended, len(places), settle)
+
+    def _settle_once(self, appended: asyncio.Future[Offset], count: int, set_results: Callable[[Offset], None]) -> None:
         def settle(done: asyncio.Future[Offset]) -> None:
             error = failure(done)
             if error is not None:
-                self.fail(len(places), error)
+                self.fail(count, error)
                 return
-            base = done.result()
-            for place, in_batch in places:
-                offset = Offset(base + in_batch)
-                self.settle(place, Published(partition=partition, offset=offset, duplicate=duplicate))
+            set_results(done.result())
+            self._count(count)
 
-        if not places:
+        if not count:
             return
         if appended.done():
             settle(appended)
@@ -109,13 +124,18 @@ def one_by_one(starts: Iterable[Callable[[], asyncio.Future[T]]]) -> asyncio.Fut
                 raise
             refused.append(error)
             break
+    return all_of(begun, refused)
+
+
+def all_of(begun: Sequence[asyncio.Future[T]], refused: Sequence[BaseException]) -> asyncio.Future[list[T]]:
+    """The results of the steps of one request, of which others may have been refused."""
     promise: asyncio.Future[list[T]] = asyncio.get_running_loop().create_future()
 
     def settle(fates: list[T | BaseException]) -> None:
         errors = [each for each in fates if isinstance(each, BaseException)]
         stored = [each for each in fates if not isinstance(each, BaseException)]
         if errors or refused:
-            refuse(promise, error_of_all(errors + refused, some_stored=bool(stored)))
+            refuse(promise, error_of_all([*errors, *refused], some_stored=bool(stored)))
         elif not promise.done():
             promise.set_result(stored)
 

@@ -34,6 +34,8 @@ MESSAGE_BYTES_MAX_SETTABLE: Final = BATCH_BYTES_MAX // 2
 MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_MAX_SETTABLE
 HEADERS_PER_MESSAGE_MAX: Final = 64
 MESSAGES_PER_BATCH_MAX: Final = 100_000
+# So many are looked at, or stored, before others get their turn on the event loop: a few hundredths of a second.
+MESSAGES_AT_ONCE_MAX: Final = 5_000
 
 # What surrounds a payload in a text line: command, id, topic and separators.
 TEXT_LINE_OVERHEAD_BYTES: Final = 1 * KIB

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from crc32c import crc32c
 
 from holdfast.model.messages import NewMessage
+from holdfast.model.pauses import Paused, in_parts, without_pauses
 from holdfast.wire import varint
 from holdfast.wire.record_batch import CRC_FROM, HEADER_BYTES, ID_HEADER, LENGTH_PREFIX_BYTES
 from holdfast.wire.record_runs import DELTA_WIDTH_ENDS
@@ -100,9 +101,19 @@ def plain_frame(value_bytes: int, delta_width: int) -> tuple[bytes, bytes]:
 
 def build_batch(messages: Sequence[NewMessage], timestamp_ms: int) -> bytearray:
     """A batch of messages that may have keys, ids and headers."""
+    return without_pauses(building_batch(messages, timestamp_ms))
+
+
+def building_batch(messages: Sequence[NewMessage], timestamp_ms: int) -> Paused[bytearray]:
+    """The same, with a pause after as many messages as others may wait for."""
     if not any(message.key is not None or message.id is not None or message.headers for message in messages):
         return build_values([message.value for message in messages], timestamp_ms)
-    return sealed([_record(message, index) for index, message in enumerate(messages)], len(messages), timestamp_ms)
+    records: list[bytes] = []
+    for part in in_parts(messages):
+        records += [_record(message, index) for index, message in enumerate(part, len(records))]
+        if len(part) < len(messages):
+            yield
+    return sealed(records, len(messages), timestamp_ms)
 
 
 def build_timed(messages: Sequence[NewMessage], times_ms: Sequence[int], arrived_ms: int | None = None) -> bytearray:
@@ -110,11 +121,22 @@ def build_timed(messages: Sequence[NewMessage], times_ms: Sequence[int], arrived
 
     Where they have ids, the batch counts as no older than its arrival: so long their ids have to be remembered.
     """
+    return without_pauses(building_timed(messages, times_ms, arrived_ms))
+
+
+def building_timed(
+    messages: Sequence[NewMessage], times_ms: Sequence[int], arrived_ms: int | None = None
+) -> Paused[bytearray]:
+    """The same, with a pause after as many messages as others may wait for."""
     base_ms = times_ms[0]
-    records = [
-        _record(message, index, varint.encode(time_ms - base_ms))
-        for index, (message, time_ms) in enumerate(zip(messages, times_ms, strict=True))
-    ]
+    records: list[bytes] = []
+    for part, times in zip(in_parts(messages), in_parts(times_ms), strict=True):
+        records += [
+            _record(message, index, varint.encode(time_ms - base_ms))
+            for index, (message, time_ms) in enumerate(zip(part, times, strict=True), len(records))
+        ]
+        if len(part) < len(messages):
+            yield
     newest_ms = max(times_ms) if arrived_ms is None else max(arrived_ms, *times_ms)
     return sealed(records, len(messages), base_ms, newest_ms)
 

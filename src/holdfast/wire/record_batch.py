@@ -25,7 +25,8 @@ another format and, once, for batches that come from outside.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -33,8 +34,9 @@ from crc32c import crc32c
 
 from holdfast.model.errors import BadBatch
 from holdfast.model.ids import Offset, TimestampMs
-from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_PER_BATCH_MAX
+from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_AT_ONCE_MAX, MESSAGES_PER_BATCH_MAX
 from holdfast.model.messages import Header, StoredId, StoredMessage
+from holdfast.model.pauses import Paused, in_parts, without_pauses
 from holdfast.wire import varint
 from holdfast.wire.record_runs import plain_record, plain_stretch, run_of_equal_records, values_of_run
 
@@ -171,8 +173,13 @@ def checked(batch: Buffer) -> tuple[BatchHeader, list[bytes]]:
 
 def checked_largest(batch: Buffer) -> Extremes:
     """The same for who needs no values."""
+    return without_pauses(checking_largest(batch))
+
+
+def checking_largest(batch: Buffer) -> Paused[Extremes]:
+    """The same, with a pause after as many messages as others may wait for."""
     head = _checked_header(batch)
-    largest, least_delta, greatest_delta = _extremes(bytes(batch), head.record_count)
+    largest, least_delta, greatest_delta = yield from _extremes(bytes(batch), head.record_count)
     base_ms = head.base_timestamp_ms
     return Extremes(
         head,
@@ -203,7 +210,7 @@ def _checked_header(batch: Buffer) -> BatchHeader:
     return head
 
 
-def _extremes(data: bytes, count: int) -> tuple[int, int, int]:
+def _extremes(data: bytes, count: int) -> Paused[tuple[int, int, int]]:
     """Check all records, and cut nothing out; returns the bytes of the largest value, and the extreme timestamp deltas.
 
     Zero is always among those: it is that of every plain record.
@@ -211,7 +218,11 @@ def _extremes(data: bytes, count: int) -> tuple[int, int, int]:
     position, index, largest = HEADER_BYTES, 0, 0
     least_delta = greatest_delta = 0
     next_run_at = 0
+    pause_at = MESSAGES_AT_ONCE_MAX
     while index < count:
+        if index >= pause_at:
+            yield
+            pause_at = index + MESSAGES_AT_ONCE_MAX
         if index >= next_run_at:
             run = run_of_equal_records(data, position, index, count)
             if run is not None:
@@ -287,13 +298,20 @@ def _plain_values(
 
 def decode_records(batch: Buffer) -> list[Record]:
     """All records with their keys and headers."""
+    return list(chain.from_iterable(records_in_parts(batch)))
+
+
+def records_in_parts(batch: Buffer) -> Iterator[list[Record]]:
+    """The same, as many at once as others may wait for."""
     data = bytes(batch)
-    records = []
+    count = header(data).record_count
     position = HEADER_BYTES
-    for index in range(header(data).record_count):
-        record, position = _record(data, position, index)
-        records.append(record)
-    return records
+    for part in in_parts(range(count)):
+        records = []
+        for index in part:
+            record, position = _record(data, position, index)
+            records.append(record)
+        yield records
 
 
 def decode(

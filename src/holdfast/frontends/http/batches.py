@@ -20,7 +20,7 @@ async def publish_batches(services: Services, request: Request) -> Response:
         raise BadBatch("the body is empty; send one or more record batches")
     if services.on_publish is not None:
         services.on_publish(topic, sum(header(batch).record_count for batch in batches))
-    stored = await finished(services.broker.publish_batches(topic, partition, batches))
+    stored = await finished(services.broker.publish_large_batches(topic, partition, batches))
     if any(each.buffered for each in stored):
         return json_response({"results": list(map(_buffered_result, stored))})
     # The broker's own results have the very fields of `schema.BatchResult`.

@@ -21,6 +21,7 @@ from holdfast.frontends.http.services import Services
 from holdfast.model.errors import BadValue
 from holdfast.model.ids import NO_OFFSET
 from holdfast.model.messages import NewMessage, Published
+from holdfast.model.pauses import in_parts
 from holdfast.wire.record_batch import ID_HEADER
 
 T = TypeVar("T")
@@ -28,8 +29,6 @@ T = TypeVar("T")
 _plain_decoder: Final = msgspec.json.Decoder(schema.PublishPlain)
 _decoder: Final = msgspec.json.Decoder(schema.Publish)
 
-# Of a large body, before others get their turn.
-_MADE_AT_ONCE: Final = 10_000
 _BLOCK: Final = 1000
 _SMALL: Final = [str(number) for number in range(_BLOCK)]
 _LAST_DIGITS: Final = [f"{number:03d}" for number in range(_BLOCK)]
@@ -56,15 +55,14 @@ async def publish(services: Services, request: Request) -> Response:
 async def _publish_general(services: Services, topic: str, body: bytes) -> Response:
     decoded_messages = decoded(_decoder, body).messages
     messages: list[NewMessage] = []
-    for first in range(0, len(decoded_messages), _MADE_AT_ONCE):
+    for part in in_parts(decoded_messages):
         await services.turn(len(body))
-        part = enumerate(decoded_messages[first : first + _MADE_AT_ONCE], first)
-        messages += [_new_message(message, index, body) for index, message in part]
+        messages += [_new_message(message, index, body) for index, message in enumerate(part, len(messages))]
     partition = _partition_of(decoded_messages)
     await services.turn(len(body))
     if services.on_publish is not None:
         services.on_publish(topic, len(messages))
-    published = await finished(services.broker.publish(topic, messages, partition))
+    published = await finished(services.broker.publish_large(topic, messages, partition))
     await services.turn(len(body))
     if any(each.buffered for each in published):
         return json_response({"results": list(map(_buffered_result, published))})

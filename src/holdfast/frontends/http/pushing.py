@@ -88,7 +88,7 @@ class Pushes:
             return
         parts: asyncio.Future[list[PushedPart]]
         try:
-            parts = self._broker.publish_pushed(queue, pushed, may_be_lost=may_be_lost)
+            parts = self._broker.publish_large_push(queue, pushed, may_be_lost=may_be_lost)
         except Exception as error:  # noqa: BLE001 - whoever waits is told, also of a bug
             if len(requests) > 1:
                 # What is too much together may be right one by one; what is wrong with one is not the others' fault.
