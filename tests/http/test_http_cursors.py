@@ -208,3 +208,17 @@ def test_readers_of_a_processed_topic_get_what_the_processor_made(tmp_path: Path
         assert server.get("/v1/topics/orders").json["delivers_from"] == "orders.processed"
         assert server.get("/v1/topics/orders/partitions/0/messages").json["messages"][0]["value"] == "raw"
         assert server.get(f"{PATH}/messages?wait_ms=100").json == {"messages": [], "ack": {}}
+
+
+@pytest.mark.parametrize("name", ["holdfast.processor", "holdfast.done"])
+def test_reader_cannot_have_a_name_that_the_broker_keeps_for_itself(server: Server, name: str) -> None:
+    server.publish("orders", "a")
+    path = f"/v1/topics/orders/cursors/{name}"
+    for refused in (
+        server.call("PUT", path, {"to": "earliest"}),
+        server.call("POST", f"{path}/ack", {"offsets": {"0": 1}}),
+        server.get(f"{path}/messages"),
+    ):
+        assert (refused.status, refused.code) == (400, "bad_cursor"), refused
+    assert server.get("/v1/cursors").json == {"cursors": []}
+    assert server.get(path).code == "cursor_not_found"

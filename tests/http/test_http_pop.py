@@ -197,6 +197,7 @@ def until_waiting(server: Server, count: int) -> None:
         ("q?autoAck=true&wait=true&timeout=60001", "bad_value", 400),
         ("q?autoAck=true&partitions=4", "bad_value", 400),
         ("q?autoAck=true&consumerGroup=a%20b", "bad_cursor", 400),
+        ("q?autoAck=true&consumerGroup=holdfast.processor", "bad_cursor", 400),
         ("q?autoAck=true&consumerGroup=" + "g" * 180, "bad_cursor", 400),
         ("bad%2Cname?autoAck=true", "bad_topic", 400),
         ("q/partition/%FF?autoAck=true", "bad_value", 400),

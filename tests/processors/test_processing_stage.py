@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -92,6 +92,27 @@ async def test_each_cursor_that_is_listed_can_be_looked_at(
     assert {each.name for each in broker.cursors()} == {PROCESSOR_CURSOR, "reader"}
     with pytest.raises(CursorNotFound):
         broker.describe_cursor(ORDERS, "nobody")
+
+
+async def test_no_reader_hides_where_the_processor_stands(
+    broker: Broker, start_pool: StartPool, start_stage: StartStage
+) -> None:
+    await start_stage(await start_pool("upper"))
+    await broker.publish(ORDERS, [NewMessage(value=b"a")])
+    await processed_up_to(broker, 1)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: broker.seek_cursor(ORDERS, PROCESSOR_CURSOR, "earliest"),
+        lambda: broker.seek_cursor(f"{ORDERS}.processed", PROCESSOR_CURSOR, "earliest"),
+        lambda: broker.open_cursor(ORDERS, PROCESSOR_CURSOR, "earliest"),
+        lambda: broker.read_cursor(ORDERS, PROCESSOR_CURSOR, messages_max=10, bytes_max=1 << 20),
+        lambda: broker.ack_cursor(ORDERS, PROCESSOR_CURSOR, {0: Offset(0)}),
+        lambda: broker.pop(ORDERS, PROCESSOR_CURSOR, None, messages_max=1, bytes_max=1 << 20),
+    ]
+    for call in calls:
+        with pytest.raises(BadCursorName, match=r"keeps the name 'holdfast\.processor' for itself"):
+            await call()
+    found = broker.describe_cursor(ORDERS, PROCESSOR_CURSOR)
+    assert (found.topic, found.lag) == (ORDERS, 0)
 
 
 async def test_what_a_processor_drops_is_not_delivered_and_not_seen_again(

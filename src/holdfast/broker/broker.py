@@ -398,7 +398,7 @@ class Broker:
         self, topic: str, name: str, to: str | int, partition: int | None = None
     ) -> CursorDescription:
         """Move a named reader anywhere, or make it there."""
-        delivered, cursor = self._delivered(topic), names.place_name(name)
+        delivered, cursor = self._delivered(topic), names.moved_name(name)
         if partition is None:
             positions = await self.positions(delivered.name, to)
         else:
@@ -407,7 +407,8 @@ class Broker:
         return self.cursor_claims.describe(delivered, cursor)
 
     async def delete_cursor(self, topic: str, name: str) -> None:
-        description = self.describe_cursor(topic, names.cursor_name(name))
+        # Of a topic that has no processor any more, the place of the one it had goes like any other.
+        description = self.describe_cursor(topic, name if name == PROCESSOR_CURSOR else names.cursor_name(name))
         if description.name == PROCESSOR_CURSOR and description.topic != self._delivers_from(description.topic):
             raise BadCursorName(f"{name} is where the processor of {topic} stands; the broker moves it")
         self.cursor_claims.evict((description.topic, description.name))

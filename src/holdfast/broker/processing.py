@@ -14,12 +14,12 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from holdfast.model.ids import CursorName, Offset, TimestampMs, TopicName
+from holdfast.model.ids import Offset, TimestampMs, TopicName
 from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX
 from holdfast.model.messages import Header, NewMessage, StoredMessage
+from holdfast.model.names import PROCESSOR_CURSOR as PROCESSOR_CURSOR
 from holdfast.model.names import topic_name
 
-PROCESSOR_CURSOR: Final = CursorName("holdfast.processor")
 PROCESSED_SUFFIX: Final = ".processed"
 DEAD_SUFFIX: Final = ".dead"
 

@@ -23,6 +23,10 @@ from holdfast.model.limits import (
 INTERNAL_PREFIX: Final = ".holdfast."
 # Of an internal topic: what stands below this cursor is done with, and is deleted.
 DONE_CURSOR: Final = CursorName("holdfast.done")
+# How far a topic's processor is. It stands in the topic itself, and not in what readers of that topic get.
+PROCESSOR_CURSOR: Final = CursorName("holdfast.processor")
+# No reader has one of these names: its cursor would hide the broker's own.
+_OWN_CURSORS: Final = frozenset((DONE_CURSOR, PROCESSOR_CURSOR))
 # What begins with it is where a callback stands: everybody may look at it and move it, nobody else reads through it.
 CALLBACK_PREFIX: Final = "callback:"
 
@@ -90,13 +94,22 @@ def cursor_name(text: str) -> CursorName:
             f"{_shown(text)} is where a callback stands, and only its receiver reads through it; seek moves it, and "
             "`holdfast subscriptions remove` removes it with its subscription"
         )
+    if text in _OWN_CURSORS:
+        raise BadCursorName(f"the broker keeps the name {_shown(text)} for itself; choose another name")
     if not text or len(text) > CURSOR_NAME_BYTES_MAX or not _NAME.match(text):
         raise BadCursorName(f"the name {_shown(text)} is not allowed; use 1 to {CURSOR_NAME_BYTES_MAX} of {_ALLOWED}")
     return CursorName(text)
 
 
+def moved_name(text: str) -> CursorName:
+    """The same, or where a callback stands: for those who move a place."""
+    return place_name(text) if text.startswith(CALLBACK_PREFIX) else cursor_name(text)
+
+
 def place_name(text: str) -> CursorName:
-    """The same, or where a callback stands: for those who look at a place or move it."""
+    """The name of any cursor to look at, also of the broker's own, or where a callback stands."""
+    if text in _OWN_CURSORS:
+        return CursorName(text)
     if not text.startswith(CALLBACK_PREFIX):
         return cursor_name(text)
     topic, colon, name = text.removeprefix(CALLBACK_PREFIX).rpartition(":")

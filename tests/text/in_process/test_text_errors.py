@@ -44,6 +44,8 @@ WRONG_LINES = {
     b"PUBLISH_ID|tab\there|t|x": "bad_id",
     b"PUBLISH_ID|\xff|t|x": "bad_id",
     b"SUBSCRIBE|t|no/name": "bad_cursor",
+    b"SUBSCRIBE|t|holdfast.processor": "bad_cursor",
+    b"SUBSCRIBE_ID|t|holdfast.done": "bad_cursor",
     b"SUBSCRIBE|t|%b" % (b"n" * 201): "bad_cursor",
     b"UNSUBSCRIBE|t": "not_subscribed",
     b"UNSUBSCRIBE|no,path": "not_subscribed",
