@@ -239,7 +239,7 @@ def _where_it_is(calls: SinkCalls, options: SinkOptions, place: Place | None) ->
     """Where the batch and its groups' cursors stand, and what to do."""
     if options.writer is not None and options.writer_batch is None and not options.is_stream:
         return "For other rows choose another writer"
-    told = ""
+    told = "Where the batch begins and ends stands under offsets in the checkpoint, which cannot be read from here. "
     if place is not None:
         told = f"The batch is {place.told} now"
         for topic, group in sorted(place.cursors):
