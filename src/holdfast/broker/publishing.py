@@ -234,7 +234,7 @@ class Publisher:
         is_due: bool = False,
     ) -> Paused[None]:
         """Append those of `messages` that belong to one partition, less the ones that are there already."""
-        window = self._windows.of(partition)
+        window, reign = self._windows.of(partition), self._backend.reign(partition)
         has_ids = any(messages[place].id is not None for place in places)
         if self._is_elsewhere(partition, is_due=is_due) or (has_ids and window is None):
             # Another node leads, or this one has only just begun to.
@@ -255,8 +255,9 @@ class Publisher:
             if not recognised.fresh:
                 return
             batch = yield from self._building(messages, recognised.fresh, times_ms)
-            if self._is_elsewhere(partition, is_due=is_due) or (has_ids and self._windows.of(partition) is not window):
-                # During a pause: another leader may have stored what was found to be new here.
+            if self._is_elsewhere(partition, is_due=is_due) or (has_ids and self._backend.reign(partition) != reign):
+                # During a pause: another leader may have stored what was found to be new here. The window may be the
+                # same again, with what that leader stored.
                 raise NotLeader(f"the leader of {partition} changed while the request was worked on; send it again")
             appended = self._backend.append(partition, batch)
         except HoldfastError as error:
