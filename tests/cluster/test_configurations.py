@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from holdfast.backends.cluster import opening, snapshots
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import NoteNode
-from holdfast.backends.cluster.configurations import Known
+from holdfast.backends.cluster.configurations import Known, is_outvoted
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.hard_states import HardStates
@@ -19,8 +22,11 @@ from holdfast.backends.cluster.state import Loaded
 from holdfast.consensus.members import Members, MembersAt, ReplicaId
 from holdfast.consensus.membership import Place
 from holdfast.consensus.messages import HardState
-from holdfast.model.ids import LogIndex, PartitionId, Term, TopicName
+from holdfast.model.errors import NoQuorum
+from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TopicName
+from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
+from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
 from tests.cluster.nodes import Nodes, running, until
 
@@ -117,24 +123,133 @@ async def test_node_that_goes_by_other_members_is_not_talked_to_and_says_so(tmp_
         await until(lambda: all(ORDERS in each.topics_here.known for each in nodes.backends.values()))
         alone = Members(frozenset({nodes.backends["n3"].groups.me}))
         await nodes.stop("n3")
-        states = HardStates(*VoteJournal.open(tmp_path / "n3" / "votes.log"))
-        state = states.of(CONTROL)
-        assert state is not None
-        stale = (MembersAt(LogIndex(-1), Term(0), alone),)
-        states.put(CONTROL, state._replace(members=stale), lambda: None)
-        states.sync_now()
-        states.journal.close()
+        set_members(tmp_path / "n3", alone)
         with capture_logs() as logs:
             await nodes.start("n3")
             third = nodes.backends["n3"]
             await until(lambda: "disagree" in (third.problem() or ""))
         assert {line["event"] for line in logs if "disagree" in str(line.get("reason"))} >= {"peer_refused"}
         assert not third.neighbours.is_up("n1")
+        with pytest.raises(NoQuorum, match="disagree"):
+            await nodes.brokers["n3"].publish(ORDERS, [NewMessage(value=b"for one of three")])
+        with pytest.raises(NoQuorum, match="disagree"):
+            await third.create_topic(LATER, TopicConfig())
+        with pytest.raises(NoQuorum, match="disagree"):
+            await third.catch_up(PartitionId(ORDERS, 0))
+        assert third.groups.staleness_ms(third.control.replica) > 0
         await until(lambda: nodes.backends["n1"].problem() is None)
+        await nodes.brokers["n1"].publish(ORDERS, [NewMessage(value=b"for two of three")])
+        assert not third.control.replica.leads
+
+
+async def test_node_that_goes_by_other_members_takes_part_again_when_the_others_agree_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as nodes:
+        await nodes.backends["n1"].create_topic(ORDERS, TopicConfig())
+        third = nodes.backends["n3"]
+        await until(lambda: ORDERS in third.topics_here.known)
+        alone = Members(frozenset({nodes.backends["n1"].groups.me}))
+        other = Known(LogIndex(0), MembersAt(LogIndex(-1), Term(0), alone)).encode()
+        told = [nodes.backends[name].neighbours.own_hello() for name in ("n1", "n2")]
+        await nodes.stop("n1", "n2")
+        await until(lambda: not (third.neighbours.is_up("n1") or third.neighbours.is_up("n2")))
+        for hello in told:
+            disagreeing = msgspec.structs.replace(hello, facts=hello.facts | {"configuration": other})
+            assert "disagree" in (third.neighbours.refusal(disagreeing) or "")
+        assert third.neighbours.is_outvoted
+        await until(lambda: third.control.replica.raft.leader == "")
+        await nodes.start("n1", "n2")
+        await until(lambda: third.problem() is None)
+        await nodes.brokers["n3"].publish(ORDERS, [NewMessage(value=b"of three")])
+
+
+def set_members(directory: Path, members: Members) -> None:
+    """Have a node that is stopped go by these members where its control log begins."""
+    states = HardStates(*VoteJournal.open(directory / "votes.log"))
+    state = states.of(CONTROL)
+    assert state is not None
+    states.put(CONTROL, state._replace(members=(MembersAt(LogIndex(-1), Term(0), members),)), lambda: None)
+    states.sync_now()
+    states.journal.close()
+
+
+async def made_stale(nodes: Nodes, root: Path, *names: str) -> None:
+    """Stop nodes, and leave them as a kill did whose configuration did not come with the state it took over."""
+    founders = Members(frozenset(nodes.backends[name].groups.me for name in ("n1", "n2", "n3")))
+    await until(lambda: all(each.control.kept == each.control.applied for each in nodes.backends.values()))
+    await nodes.stop(*names)
+    for name in names:
+        with contextlib.closing(sqlite3.connect(root / name / "state.sqlite")) as state:
+            applied, term = state.execute("SELECT log_index, term FROM applied").fetchone()
+        control_log, _ = PartitionLog.open(root / name / "control")
+        control_log.reset(LogIndex(applied + 1), Offset(0), Term(term))
+        control_log.close()
+        set_members(root / name, founders)
+
+
+async def test_two_of_five_nodes_that_go_by_the_founders_acknowledge_nothing(tmp_path: Path) -> None:
+    """They are a majority of the founders; the others would never get what they acknowledge."""
+    async with running(tmp_path) as nodes:
+        await nodes.backends["n1"].create_topic(ORDERS, TopicConfig())
+        await add_voter(nodes, "n4")
+        await add_voter(nodes, "n5")
+        await until(lambda: all(len(members_of(each).voters) == 5 for each in nodes.backends.values()))
+        await made_stale(nodes, tmp_path, "n2", "n3")
+        for name in ("n2", "n3"):
+            # Nothing in the directory tells that the members are old.
+            with contextlib.closing(sqlite3.connect(tmp_path / name / "state.sqlite")) as state:
+                state.execute("DELETE FROM members")
+                state.commit()
+        await nodes.start("n2", "n3")
+        stale = [nodes.backends[name] for name in ("n2", "n3")]
+        await until(lambda: all("disagree" in (each.problem() or "") for each in stale))
+        with pytest.raises(NoQuorum, match="disagree"):
+            await stale[0].create_topic(LATER, TopicConfig())
+        with pytest.raises(NoQuorum, match="disagree"):
+            await nodes.brokers["n3"].publish(ORDERS, [NewMessage(value=b"for two of five", id="1")])
+        await nodes.brokers["n4"].create_topic(LATER, TopicConfig())
+        await nodes.brokers["n1"].publish(LATER, [NewMessage(value=b"for three of five", id="1")])
+        assert all(LATER not in each.topics_here.known and not each.control.replica.leads for each in stale)
 
 
 def known(entry: int, since: int, *voters: str, term: int = 1) -> Known:
     return Known(LogIndex(entry), MembersAt(LogIndex(since), Term(term), Members.of(voters)))
+
+
+FOUNDERS = known(90, -1, "n1.a", "n2.b", "n3.c", term=0)
+FIVE = known(90, 50, "n1.a", "n2.b", "n3.c", "n4.d", "n5.e")
+OF_ONE = known(90, -1, "n3.c", term=0)
+
+
+@pytest.mark.parametrize(
+    ("own", "agreeing", "contradicting"),
+    [
+        pytest.param(FOUNDERS, ["n2", "n3"], [FIVE], id="a majority of the founders that hears of one of five"),
+        pytest.param(FOUNDERS, ["n2", "n3"], [FIVE] * 3, id="and of three of five"),
+        pytest.param(OF_ONE, ["n3"], [FOUNDERS], id="one of three that thinks it is alone"),
+        pytest.param(known(90, -1, "n1.a"), ["n1"], [known(99, 50, "n1.a", "n2.b")], id="one of two"),
+    ],
+)
+def test_node_that_goes_by_older_members_is_outvoted(
+    own: Known, agreeing: list[str], contradicting: list[Known]
+) -> None:
+    assert is_outvoted(own, agreeing, contradicting)
+
+
+@pytest.mark.parametrize(
+    ("own", "agreeing", "contradicting"),
+    [
+        pytest.param(FIVE, ["n1", "n4", "n5"], [FOUNDERS] * 2, id="the other three of five"),
+        pytest.param(FIVE, ["n1", "n4"], [FOUNDERS] * 2, id="one that is linked to their leader only"),
+        pytest.param(FOUNDERS, ["n1", "n2"], [OF_ONE], id="two of three, of which one thinks it is alone"),
+        pytest.param(known(99, 50, "n1.a"), ["n1"], [FOUNDERS] * 2, id="the last of three, after the others left"),
+        pytest.param(FOUNDERS, ["n1"], [], id="one that nobody disagrees with"),
+        pytest.param(
+            FOUNDERS, ["n1", "n2", "n3"], [known(99, 50, "n1.a", "n2.b", "n3.c", "n4.d")], id="most of four nodes"
+        ),
+    ],
+)
+def test_nodes_that_are_most_are_not_outvoted(own: Known, agreeing: list[str], contradicting: list[Known]) -> None:
+    assert not is_outvoted(own, agreeing, contradicting)
 
 
 def test_what_was_decided_later_does_not_contradict_what_was_known_before() -> None:

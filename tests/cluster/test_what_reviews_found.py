@@ -131,6 +131,8 @@ async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(tmp_pat
     sent: list[tuple[str, Message]] = []
 
     class Transport:
+        is_outvoted = False
+
         def send(self, node: str, group: int, message: Message) -> None:
             sent.append((node, message))
 

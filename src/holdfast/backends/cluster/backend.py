@@ -270,7 +270,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self.groups.elect_without_others()
             self.pairing.go_on_as_before()
         votes_alone = self._pair is None and control.replica.votes_alone
-        if not control.replica.is_alone and not votes_alone:
+        if self._asks_others(control.replica) and (not votes_alone or self.neighbours.is_outvoted):
             with contextlib.suppress(NoQuorum):
                 index = await self._confirming.confirm(control.replica, _CATCH_UP_S)
                 await control.wait_until_applied(index)
@@ -392,15 +392,19 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
     async def catch_up(self, partition: PartitionId) -> None:
         self.check_belongs()
         replica = self.topics_here.found(partition)
-        if not replica.is_alone:
+        if self._asks_others(replica):
             await self._confirming.confirm(replica)
+
+    def _asks_others(self, replica: Replica) -> bool:
+        """Whether there is somebody else who may have more of a group."""
+        return not replica.is_alone or self.neighbours.is_outvoted
 
     def staleness_ms(self, partition: PartitionId) -> int:
         return self.groups.staleness_ms(self.topics_here.found(partition))
 
     def is_current(self, partition: PartitionId) -> bool:
         replica = self.topics_here.replicas.get(partition)
-        return replica is not None and (replica.is_alone or replica.is_current)
+        return replica is not None and (not self._asks_others(replica) or replica.is_current)
 
     def start_offset(self, partition: PartitionId) -> Offset:
         return self.topics_here.found(partition).log.start_offset
@@ -467,7 +471,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
 
     async def _catch_up(self) -> None:
         """Everything that was decided before this shows here. Raises `NoQuorum`."""
-        if not self.control.replica.is_alone:
+        if self._asks_others(self.control.replica):
             await self.control.wait_until_applied(await self._confirming.confirm(self.control.replica))
 
     # --- upkeep -----------------------------------------------------------------------------------

@@ -4,16 +4,21 @@ A node's state may be ahead of its control log: after it took another node's sta
 The configuration there is part of what it is given (`snapshots.py`), or a crash would leave it with the one where its
 own log ends. Nodes compare what they know whenever they connect. If they disagree, one of them goes by members that
 were replaced long ago; it could acknowledge with too few disks, so they do not talk to each other (`neighbours.py`).
+
+That alone would not stop the node with the old members: with them, it and others like it may be a majority. So a node
+that hears of a disagreement takes part in nothing while `is_outvoted` says so: it does not lead, vote or acknowledge.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import Members, MembersAt, members_at, members_in_log
 from holdfast.consensus.messages import HardState
 from holdfast.consensus.raft import Raft
+from holdfast.consensus.replica_names import node_of
 from holdfast.model.ids import LogIndex, Term
 
 
@@ -44,6 +49,18 @@ class Known(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at.members} since entry {self.at.since}"
+
+
+def is_outvoted(own: Known, agreeing: Collection[str], contradicting: Collection[Known]) -> bool:
+    """Whether a node must not decide anything, given what nodes that disagree with it know.
+
+    `agreeing` are this node and those it is linked to. A configuration that began earlier than the own one has been
+    replaced, so it stops nobody. Against others, the nodes that agree have to be a majority of all nodes that vote
+    in any of them: no two groups of nodes that disagree with each other can both be that.
+    """
+    not_older = [known for known in contradicting if known.at.since >= own.at.since]
+    named = {node_of(voter) for known in (own, *not_older) for voter in known.at.members.voters}
+    return bool(not_older) and 2 * len(named & set(agreeing)) <= len(named)
 
 
 def known_at_start(state: HardState | None, shape: LogShape) -> Known | None:

@@ -29,7 +29,7 @@ from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
 from holdfast.consensus.messages import Append, HardState, Heartbeat, Install, Message
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
-from holdfast.consensus.roles import Seat
+from holdfast.consensus.roles import Role, Seat
 from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
 from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Term
@@ -50,6 +50,11 @@ class Transport(Protocol):
     def send(self, node: str, group: int, message: Message) -> None: ...
 
     def is_up(self, node: str) -> bool: ...
+
+    @property
+    def is_outvoted(self) -> bool:
+        """Whether this node takes part in nothing: most others go by other members of the cluster."""
+        ...
 
 
 class Groups:
@@ -95,6 +100,7 @@ class Groups:
         self.has_failed = False
         # Hard states that the disk had no room for.
         self._unsaved: dict[Replica, tuple[HardState, int]] = {}
+        self._stands_aside = False
         # Futures that wait until hard states are on the disk.
         self._saving: set[asyncio.Future[None]] = set()
         self._warming: dict[Replica, asyncio.Task[None]] = {}
@@ -172,6 +178,8 @@ class Groups:
 
     def elect_without_others(self) -> None:
         """Groups of which this node is the only voter need no time for an election, only one sync for all."""
+        if self._transport.is_outvoted:
+            return
         led = [replica for replica in self.replicas.values() if replica.raft.members.voters == {self.me}]
         led = [replica for replica in led if replica.raft.leading is None]
         for replica in led:
@@ -185,7 +193,7 @@ class Groups:
     async def elect_at_once(self, replicas: Sequence[Replica]) -> None:
         """The same for groups that are new, while others are served: the disk is waited for in a thread."""
         led = [replica for replica in replicas if replica.raft.members.voters == {self.me}]
-        if not led or self.has_failed:
+        if not led or self.has_failed or self._transport.is_outvoted:
             return
         for number, replica in enumerate(led):
             with self._guarded(replica):
@@ -221,6 +229,21 @@ class Groups:
         for replica in replicas:
             replica.step_on()
             self._awake[replica] = None
+
+    def stand_aside_if_outvoted(self) -> None:
+        """Lead and follow nobody while most nodes go by other members; they cannot be asked who is right."""
+        if self._transport.is_outvoted and not self._stands_aside:
+            log.error("stands_aside", hint="most nodes go by other members; /health says what to do")
+        elif self._stands_aside and not self._transport.is_outvoted:
+            log.info("takes_part_again")
+        self._stands_aside = self._transport.is_outvoted
+        if not self._stands_aside:
+            return
+        for replica in self.replicas.values():
+            if replica.raft.leader != NOBODY or replica.raft.role is not Role.FOLLOWER:
+                replica.raft.wake()
+                replica.raft.follow(replica.raft.term, NOBODY)
+                self.touch(replica)
 
     def expect_members(self, replica: Replica, known: Known) -> None:
         """Save a configuration of a group whose log does not go as far yet, before anything relies on it.
@@ -300,6 +323,7 @@ class Groups:
         self.pace.tick()
         if self._unsaved:
             self._save_again()
+        self.stand_aside_if_outvoted()
         for node in self._liveness.tick():
             self._suspect(node)
             # A leader that sleeps must notice, too, when its majority is gone.
@@ -308,7 +332,8 @@ class Groups:
             # Before anything changes: a reign, or a leader, may end with this tick.
             self._note_freshness(replica)
             with self._guarded(replica):
-                replica.raft.tick()
+                if not self._stands_aside:
+                    replica.raft.tick()
                 replica.trim_tail()
                 replica.write_backlog()
             self.touch(replica)
@@ -355,7 +380,7 @@ class Groups:
     def _note_freshness(self, replica: Replica) -> None:
         """Until when a replica is known to have shown everything, or nearly."""
         raft = replica.raft
-        if replica.is_alone or raft.leading is not None:
+        if (replica.is_alone and not self._stands_aside) or raft.leading is not None:
             replica.fresh_at_s = self._loop.time()
         elif raft.hears_leader:
             replica.fresh_at_s = max(replica.fresh_at_s, self._heard_at.get(node_of(raft.leader), 0.0))

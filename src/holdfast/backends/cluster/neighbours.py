@@ -9,7 +9,7 @@ import asyncio
 import errno
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -18,7 +18,7 @@ import uuid_utils
 from holdfast.backends.cluster import commands, formation, levels, telling
 from holdfast.backends.cluster.acquaintances import Acquaintances
 from holdfast.backends.cluster.commands import Command, Decision
-from holdfast.backends.cluster.configurations import Known
+from holdfast.backends.cluster.configurations import Known, is_outvoted
 from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
@@ -60,6 +60,14 @@ _KEEPALIVE_S_MAX: Final = 1.0
 _DECIDE_S: Final = 5.0
 _WAITING_LOG_S: Final = 5.0
 _PAIR_LOOK_S: Final = 0.25
+
+
+class Disagreement(NamedTuple):
+    """With a node that is not talked to: the two go by different members."""
+
+    hello: Hello
+    known: Known
+    reason: str
 
 
 class Neighbours:
@@ -106,8 +114,7 @@ class Neighbours:
         self._tells = telling.is_on()
         # Who belongs to the cluster, as far as it was known when this node was opened.
         self._known_at_start: Known | None = None
-        # By node, why it is not talked to: the two go by different members.
-        self._disagreements: dict[str, str] = {}
+        self._disagreements: dict[str, Disagreement] = {}
         self._serving: Serving | None = None
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -302,8 +309,27 @@ class Neighbours:
     @property
     def disagreement(self) -> str | None:
         """What this node and another one know, if this one disagrees with most nodes about the members."""
-        agreeing = sum(map(self.is_up, self._peers))
-        return next(iter(self._disagreements.values())) if len(self._disagreements) > agreeing else None
+        if not self._disagreements:
+            return None
+        disagreements = self._current_disagreements()
+        is_with_most = len(disagreements) > sum(map(self.is_up, self._peers)) or self.is_outvoted
+        return disagreements[0].reason if disagreements and is_with_most else None
+
+    @property
+    def is_outvoted(self) -> bool:
+        """Whether this node takes part in nothing, since it may go by members that were replaced.
+
+        It ends when enough nodes agree with it, or those that disagree link with it or have left the cluster.
+        """
+        if not self._disagreements:
+            return False
+        own = self._configuration
+        agreeing = {self.node, *filter(self.is_up, self._peers)}
+        contradicting = [each.known for each in self._current_disagreements()]
+        return own is not None and is_outvoted(own, agreeing, contradicting)
+
+    def _current_disagreements(self) -> list[Disagreement]:
+        return [each for each in self._disagreements.values() if not self.known.is_gone(each.hello)]
 
     # --- reaching them ----------------------------------------------------------------------------
 
@@ -342,7 +368,7 @@ class Neighbours:
         return 0.0 if since is None else self._loop.time() - since
 
     def send(self, node: str, group: int, message: Message) -> None:
-        if self._links is not None:
+        if self._links is not None and not self.is_outvoted:
             self._links.send(node, group, message)
 
     async def request(
@@ -368,7 +394,8 @@ class Neighbours:
     # --- hearing of them --------------------------------------------------------------------------
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
-        if self._serving is not None and not self._gives_way and not self.known.is_gone(hello):
+        takes_part = not self._gives_way and not self.is_outvoted
+        if self._serving is not None and takes_part and not self.known.is_gone(hello):
             self._serving.on_messages(hello, messages)
 
     async def on_request(self, node: str, method: int, body: memoryview) -> bytes:
@@ -477,6 +504,7 @@ class Neighbours:
         except ValueError:
             return f"{hello.node} does not say clearly who belongs to the cluster"
         if not own.contradicts(other):
+            self._disagreements.pop(hello.node, None)
             return None
         # The same words on both sides.
         said = sorted([(self.node, own), (hello.node, other)])
@@ -486,7 +514,9 @@ class Neighbours:
             f"control log: {'; '.join(f'{known} ({node})' for node, known in said)}. Start the one that disagrees with "
             "the other nodes with an empty data directory"
         )
-        self._disagreements[hello.node] = reason
+        self._disagreements[hello.node] = Disagreement(hello, other, reason)
+        if self._serving is not None:
+            self._serving.groups.stand_aside_if_outvoted()
         return reason
 
     @property

@@ -75,7 +75,7 @@ class Shrinking:
 
     def look(self) -> None:
         """Called about once a second. Fewer calls only delay going on alone."""
-        if not self.is_on:
+        if not self.is_on or self._neighbours.is_outvoted:
             return
         now = self._loop.time()
         passed_s, self._looked_at_s = min(now - self._looked_at_s, _LOOK_S_MAX), now

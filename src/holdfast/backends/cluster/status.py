@@ -214,6 +214,9 @@ def no_quorum(backend: ClusterBackend, replica: Replica) -> NoQuorum | NodeRemov
     """Why a group cannot decide anything, with who is missing; or why this node would not hear of it."""
     if replica.group != CONTROL and backend.leaves() and not replica.raft.hears_leader:
         return NodeRemoved(f"{backend.node_id} is being taken out of its cluster; go to another node")
+    neighbours = backend.neighbours
+    if neighbours.is_outvoted and neighbours.disagreement is not None:
+        return NoQuorum(f"{backend.node_id} takes part in nothing: {neighbours.disagreement}; go to another node")
     voters = replica.raft.members.voters
     nodes = {node_of(voter) for voter in voters} - {backend.node_id}
     missing = sorted(node for node in nodes if not (backend.neighbours.is_up(node) and backend.groups.is_heard(node)))
