@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -195,6 +196,48 @@ async def test_topic_that_is_made_anew_knows_no_ids_of_the_one_that_was_deleted_
     await nodes.stop()
     await nodes.start()
     assert duplicates(await sent(nodes)) == STORED
+    await nodes.stop()
+
+
+def is_open(path: Path) -> bool:
+    return path.resolve() in {each.resolve() for each in Path("/proc/self/fd").iterdir()}
+
+
+async def test_ids_of_one_partition_are_not_written_to_another_when_a_link_breaks_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A descriptor that is closed while a thread writes by its number may be another partition's by then."""
+    nodes = Nodes(tmp_path, 1, segment_bytes=SEGMENT_BYTES)
+    await nodes.start()
+    backend = nodes.backends["n1"]
+    await nodes.brokers["n1"].create_topic(TOPIC, TopicConfig(retention_bytes=1))
+    assert duplicates(await sent(nodes)) == STORED
+    await until(lambda: not backend.topics_here.replicas[T].log.has_unsynced_segments)
+    directory = tmp_path / "n1" / "topics" / TOPIC / "0"
+    written_by: list[int] = []
+    may_write = threading.Event()
+
+    def late(fd: int, ids: Sequence[StoredId]) -> None:
+        written_by.append(fd)
+        may_write.wait(20)
+        write_ids(fd, ids)
+
+    monkeypatch.setattr(expired_ids, "write_ids", late)
+    expiring = asyncio.create_task(backend.expire())
+    await until(lambda: bool(written_by))
+    for _ in range(3):
+        expiring.cancel()
+        await asyncio.sleep(0.01)
+    assert os.path.samestat(os.fstat(written_by[0]), directory.stat())
+    assert backend._expired_ids._lock.locked()
+    may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await expiring
+    assert not backend._expired_ids._lock.locked()
+    assert not is_open(directory)
+    opened = os.open(directory, os.O_RDONLY)
+    assert read_ids(opened)
+    os.close(opened)
     await nodes.stop()
 
 

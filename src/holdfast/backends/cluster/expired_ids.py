@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -153,16 +153,32 @@ class ExpiredIds:
         return True
 
     async def _in_thread(self, partition_log: PartitionLog, work: Callable[[int], T]) -> T:
-        with _opened(partition_log) as directory:
-            return await asyncio.to_thread(work, directory)
+        """Returns, or is cancelled, once the thread has ended: until then nothing else may use the file."""
+        working = asyncio.ensure_future(asyncio.to_thread(_and_close(work), _opened(partition_log)))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            while not working.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([working])
+            if not working.cancelled():
+                working.exception()  # nobody waits for what became of it
+            raise
 
 
-@contextmanager
-def _opened(partition_log: PartitionLog) -> Iterator[int]:
+def _opened(partition_log: PartitionLog) -> int:
     """The directory itself, not its name, which may be another topic's in a moment."""
     partition_log.check_open()
-    directory = os.open(partition_log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
+    return os.open(partition_log.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _and_close(work: Callable[[int], T]) -> Callable[[int], T]:
+    """Only the thread knows when it needs a descriptor no more; another file may have the same number right after."""
+
+    def run(directory: int) -> T:
+        try:
+            return work(directory)
+        finally:
+            os.close(directory)
+
+    return run
