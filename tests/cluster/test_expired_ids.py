@@ -105,6 +105,25 @@ async def test_ids_are_known_to_a_next_leader_whose_clock_is_hours_ahead(
     await nodes.stop()
 
 
+@pytest.mark.parametrize("ahead_ms", [-15 * 60_000, -26 * 3_600_000, 24 * 3_600_000])
+async def test_ids_that_a_leader_with_a_wrong_clock_stored_are_known_to_the_next_one(
+    tmp_path: Path, ahead_ms: int
+) -> None:
+    nodes = Nodes(tmp_path)
+    await nodes.start()
+    await nodes.brokers["n1"].create_topic(TOPIC, TopicConfig())
+    before = await nodes.leader(TOPIC)
+    nodes.ahead_ms[before] = ahead_ms
+    assert duplicates(await sent(nodes, before)) == STORED
+    after = nodes.another_than(before)
+    # It has read none of them while they came.
+    await nodes.stop(after)
+    await nodes.start(after)
+    await nodes.backends[before].transfer(T, after)
+    assert duplicates(await sent(nodes, after)) == KNOWN
+    await nodes.stop()
+
+
 async def test_ids_are_known_to_a_leader_whose_log_began_anew_behind_them(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, segment_bytes=SEGMENT_BYTES)
     await nodes.start()

@@ -68,6 +68,11 @@ class DedupeWindows:
             return None
         return known.window
 
+    def agreed_ms(self, partition: PartitionId) -> TimestampMs | None:
+        """What time it is by the clocks that agreed when the partition's window was begun, and by what passed since."""
+        known = self._known.get(partition)
+        return None if known is None else TimestampMs(self._steady_ms() - known.steady_ahead_ms)
+
     def forget(self, name: TopicName) -> None:
         for remembered in (self._known, self._looked_at):
             for partition in [partition for partition in remembered if partition.topic == name]:

@@ -254,7 +254,8 @@ class Publisher:
             self._stats.duplicates += len(places) - len(recognised.fresh)
             if not recognised.fresh:
                 return
-            batch = yield from self._building(messages, recognised.fresh, times_ms)
+            agreed_ms = self._windows.agreed_ms(partition) if has_ids else None
+            batch = yield from self._building(messages, recognised.fresh, times_ms, agreed_ms)
             if self._is_elsewhere(partition, is_due=is_due) or (has_ids and self._backend.reign(partition) != reign):
                 # During a pause: another leader may have stored what was found to be new here. The window may be the
                 # same again, with what that leader stored.
@@ -357,13 +358,22 @@ class Publisher:
         return promise
 
     def _building(
-        self, messages: Sequence[NewMessage], places: Sequence[int], times_ms: Sequence[TimestampMs] | None
+        self,
+        messages: Sequence[NewMessage],
+        places: Sequence[int],
+        times_ms: Sequence[TimestampMs] | None,
+        agreed_ms: TimestampMs | None = None,
     ) -> Paused[bytearray]:
-        """Some of the messages, with the times that their senders gave them, or else that of now."""
-        some = [messages[place] for place in places]
-        if times_ms is None:
-            return batch_builder.building_batch(some, self._now_ms())
-        return batch_builder.building_timed(some, [times_ms[place] for place in places], self._now_ms())
+        """Some of the messages, with the times that their senders gave them, or else that of now.
+
+        Ids are forgotten by the agreed time, so they must not seem older because this node's clock is behind.
+        """
+        some, now_ms = [messages[place] for place in places], self._now_ms()
+        arrived_ms = now_ms if agreed_ms is None else max(now_ms, agreed_ms)
+        if times_ms is None and arrived_ms == now_ms:
+            return batch_builder.building_batch(some, now_ms)
+        times = [now_ms if times_ms is None else times_ms[place] for place in places]
+        return batch_builder.building_timed(some, times, arrived_ms)
 
     def _forwarding_group(
         self,
