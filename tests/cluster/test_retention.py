@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.backends.cluster.clocks import Clocks, agreed_ms
+from holdfast.backends.cluster.expired_ids import ExpiredIds
+from holdfast.backends.cluster.replica import Replica
+from holdfast.backends.cluster.requests import Expired
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -93,6 +97,41 @@ async def test_node_that_was_away_deletes_what_was_deleted_meanwhile(tmp_path: P
         begin = begins(nodes)[0]
         messages, _ = await nodes.brokers[away].read(TOPIC, 0, Offset(begin), 1, 1 << 20)
         assert [message.offset for message in messages] == [begin]
+
+
+async def test_follower_deletes_what_two_leaders_say_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaders that look at the same moment, round after round, must not keep each other from being heard."""
+    other = PartitionId(TopicName("payments"), 0)
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        await published(nodes, TopicConfig(retention_bytes=1))
+        await nodes.brokers["n1"].create_topic(other.topic, TopicConfig(retention_bytes=1))
+        for _ in range(20):
+            await nodes.brokers["n1"].publish_values(other.topic, [bytes(400)]).offset
+        follower = nodes.backends[nodes.another_than(await nodes.leader(TOPIC), await nodes.leader(other.topic))]
+        await until(lambda: follower.end_offset(other) == 20)
+        replicas = [follower.topics_here.replicas[partition] for partition in (T, other)]
+        for replica in replicas:
+            await until(lambda log=replica.log: not log.has_unsynced_segments)  # type: ignore[misc]
+        taken, may_go_on = asyncio.Event(), asyncio.Event()
+        really_drop = ExpiredIds.drop_below
+
+        async def slow(self: ExpiredIds, replica: Replica, begin: Offset, now_ms: TimestampMs) -> int:
+            taken.set()
+            await may_go_on.wait()
+            return await really_drop(self, replica, begin, now_ms)
+
+        monkeypatch.setattr(ExpiredIds, "drop_below", slow)
+        said = [Expired(each.group, each.raft.term, Offset(10), TimestampMs(0)) for each in replicas]
+        first = asyncio.create_task(follower.retention.take_over(said[:1]))
+        await taken.wait()
+        await follower.retention.take_over(said[1:])
+        await follower.retention.take_over([msgspec.structs.replace(said[1], begin=1)])
+        may_go_on.set()
+        await first
+        assert follower.start_offset(T) > 0
+        assert follower.start_offset(other) > 5
 
 
 def test_time_is_the_latest_that_a_majority_has_reached() -> None:

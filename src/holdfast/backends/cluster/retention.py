@@ -52,6 +52,8 @@ class Retention:
         self._clocks = clocks
         self._ids = ids
         self._cursor = cursor
+        # By group, the newest that a leader has said; another request may come while one is carried out.
+        self._to_take_over: dict[GroupId, Expired] = {}
         self._takes_over = False
         self.deleted_segments = 0
 
@@ -131,17 +133,26 @@ class Retention:
 
     async def take_over(self, expired: Sequence[Expired]) -> None:
         """Delete what leaders have deleted, as far as it is shown here."""
+        for each in expired:
+            group = GroupId(each.group)
+            known = self._to_take_over.get(group)
+            is_newer = known is None or (known.term, known.begin) < (each.term, each.begin)
+            if is_newer and group in self._groups.replicas:
+                self._to_take_over[group] = each
         if self._takes_over:
-            return  # it is told again in the next round
+            return  # the request that is carried out now does these, too
         self._takes_over = True
         try:
-            for each in expired:
-                replica = self._groups.replicas.get(GroupId(each.group))
-                # Another node may have been elected since.
-                if replica is not None and replica.raft.term <= each.term and replica.raft.leading is None:
-                    await self._drop(replica, Offset(each.begin), TimestampMs(each.now_ms))
+            while self._to_take_over:
+                await self._take_over(self._to_take_over.pop(next(iter(self._to_take_over))))
         finally:
             self._takes_over = False
+
+    async def _take_over(self, expired: Expired) -> None:
+        replica = self._groups.replicas.get(GroupId(expired.group))
+        # Another node may have been elected since.
+        if replica is not None and replica.raft.term <= expired.term and replica.raft.leading is None:
+            await self._drop(replica, Offset(expired.begin), TimestampMs(expired.now_ms))
 
 
 def voters_of(replica: Replica) -> set[str]:
