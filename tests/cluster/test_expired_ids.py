@@ -18,6 +18,7 @@ from holdfast.backends.cluster.replica import Replica
 from holdfast.model.ids import GroupId, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import NewMessage, Published, StoredId
 from holdfast.model.topics import TopicConfig
+from holdfast.storage import ids_file
 from holdfast.storage.doctor import examine
 from holdfast.storage.examined import Kind
 from holdfast.storage.ids_file import FILE, IdsDamaged, encode_ids, read_ids, write_ids
@@ -293,6 +294,24 @@ def test_file_of_ids_comes_back_as_it_was_written_or_says_that_it_is_damaged(tmp
         (tmp_path / FILE).write_bytes(bad)
         with pytest.raises(IdsDamaged):
             read_ids(directory)
+    os.close(directory)
+
+
+def test_file_of_ids_that_found_no_room_leaves_none_of_it_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    kept = [StoredId(Offset(1), TimestampMs(5), "a")]
+    write_ids(directory, kept)
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ids_file, "sync_file", full)
+    with pytest.raises(OSError, match="No space"):
+        write_ids(directory, [*kept, StoredId(Offset(2), TimestampMs(6), "b")])
+    assert [each.name for each in tmp_path.iterdir()] == [FILE]
+    assert read_ids(directory) == kept
     os.close(directory)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -73,12 +74,18 @@ def read_ids(directory: int) -> list[StoredId]:
 
 
 def write_ids(directory: int, ids: Sequence[StoredId]) -> None:
-    """Replace the file in an open directory; durable on return."""
+    """Replace the file in an open directory; durable on return. Raises `OSError`, and the old file stays."""
     body = encode_ids(ids)
     fd = os.open(_TEMPORARY, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640, dir_fd=directory)
-    with open(fd, "r+b") as file:
-        file.write(_MAGIC + _CRC.pack(crc32c(body)) + body)
-        file.flush()
-        sync_file(file.fileno())
-    os.rename(_TEMPORARY, FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    try:
+        with open(fd, "r+b") as file:
+            file.write(_MAGIC + _CRC.pack(crc32c(body)) + body)
+            file.flush()
+            sync_file(file.fileno())
+        os.rename(_TEMPORARY, FILE, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        # On a full disk what is half written takes room that is needed.
+        with suppress(OSError):
+            os.unlink(_TEMPORARY, dir_fd=directory)
+        raise
     os.fsync(directory)
