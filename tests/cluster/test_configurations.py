@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,8 +23,8 @@ from holdfast.backends.cluster.state import Loaded
 from holdfast.consensus.members import Members, MembersAt, ReplicaId
 from holdfast.consensus.membership import Member, Place
 from holdfast.consensus.messages import HardState
-from holdfast.model.errors import NoQuorum
-from holdfast.model.ids import LogIndex, Offset, PartitionId, Term, TopicName
+from holdfast.model.errors import NoQuorum, Unavailable
+from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
@@ -114,6 +114,31 @@ async def test_node_killed_while_it_takes_a_state_over_goes_by_the_members_of_th
         await first.create_topic(LATER, TopicConfig())
         await until(lambda: PartitionId(LATER, 0) in third.topics_here.replicas)
         assert third.topics_here.known[LATER].voters == first.topics_here.known[LATER].voters
+        assert not nodes.failed
+
+
+async def test_node_that_cannot_save_the_members_of_a_state_for_a_moment_takes_it_over_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as nodes:
+        first = nodes.backends["n1"]
+        await until(lambda: nodes.backends["n3"].control.applied > 0)
+        await nodes.stop("n3")
+        await drop_control_log(nodes)
+        refused: list[int] = []
+        really_put = HardStates.put
+
+        def put(self: HardStates, group: GroupId, state: HardState, on_saved: Callable[[], None]) -> None:
+            if group == CONTROL and group in self._expected and len(refused) < 2:
+                refused.append(group)
+                raise Unavailable("out of memory")
+            really_put(self, group, state, on_saved)
+
+        monkeypatch.setattr(HardStates, "put", put)
+        await nodes.start("n3")
+        third = nodes.backends["n3"]
+        await until(lambda: third.control.applied == first.control.applied)
+        assert refused
         assert not nodes.failed
 
 

@@ -18,7 +18,7 @@ from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.messages import Message, VoteReply, VoteRequest
-from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound
+from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.names import path_part
@@ -125,7 +125,10 @@ async def test_damage_in_a_topic_that_the_state_had_not_heard_of_is_mended_from_
     await nodes.stop()
 
 
-async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusal", [DiskFull("full"), Unavailable("out of memory")])
+async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(
+    tmp_path: Path, refusal: HoldfastError
+) -> None:
     """Else a node that has voted in a term could vote once more after a crash."""
     states = HardStates(*VoteJournal.open(tmp_path / "votes.log"))
     sent: list[tuple[str, Message]] = []
@@ -149,7 +152,7 @@ async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(tmp_pat
     real = states.journal._append
 
     def full(*record: object) -> None:
-        raise DiskFull("full")
+        raise refusal
 
     states.journal._append = full  # type: ignore[method-assign]
     groups.on_messages(ReplicaId("n2.b"), [(1, VoteRequest(Term(5), LogIndex(0), Term(0), False, False))])

@@ -31,7 +31,7 @@ from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
 from holdfast.consensus.roles import Role, Seat
 from holdfast.consensus.timing import DEFAULT_ELECTIONS, ElectionSettings
-from holdfast.model.errors import DamagedData, DiskFull, HoldfastError, StorageFailed, Unavailable
+from holdfast.model.errors import DamagedData, HoldfastError, StorageFailed, Unavailable
 from holdfast.model.ids import GroupId, LogIndex, Term
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import NotCached
@@ -98,7 +98,7 @@ class Groups:
         self._run_requested = False
         self._awake: dict[Replica, None] = {}
         self.has_failed = False
-        # Hard states that the disk had no room for.
+        # Hard states that could not be written: no room, no memory.
         self._unsaved: dict[Replica, tuple[HardState, int]] = {}
         self._stands_aside = False
         # Futures that wait until hard states are on the disk.
@@ -248,7 +248,7 @@ class Groups:
     def expect_members(self, replica: Replica, known: Known) -> None:
         """Save a configuration of a group whose log does not go as far yet, before anything relies on it.
 
-        Raises `DiskFull`, and nothing was changed.
+        Raises `Unavailable`, and nothing counts that was not there before.
         """
         self._hard_states.expect(replica.group, known)
         self._hard_states.put(replica.group, replica.raft.hard_state, lambda: None)
@@ -437,10 +437,10 @@ class Groups:
         self._unsaved.pop(replica, None)
         try:
             self._hard_states.put(replica.group, state, lambda: self._saved(replica, number))
-        except DiskFull:
+        except Unavailable:
             if at_once:
                 raise
-            # It has promised nothing yet, and does so when there is room. A newer state replaces this one.
+            # It has promised nothing yet, and does so when the disk takes it. A newer state replaces this one.
             self._unsaved[replica] = (state, number)
             return
         if at_once:

@@ -30,7 +30,6 @@ from holdfast.model.errors import (
     BadPeerFrame,
     BuildTooOld,
     DataDirectoryError,
-    DiskFull,
     HoldfastError,
     NotLeader,
     StorageFailed,
@@ -315,7 +314,7 @@ class Serving:
         try:
             # Where it is not said, what holds at the beginning of the leader's log is the best there is.
             self.groups.expect_members(self._control.replica, known or Known(message.last_index, message.members[-1]))
-        except DiskFull as error:
+        except Unavailable as error:
             log.warning("fetching_state_failed", node=hello.node, problem=str(error))
             return
         loaded: Loaded | None = None
