@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.backends.cluster.clocks import Clocks, agreed_ms
 from holdfast.backends.cluster.expired_ids import ExpiredIds
@@ -132,6 +136,28 @@ async def test_follower_deletes_what_two_leaders_say_at_the_same_time(
         await first
         assert follower.start_offset(T) > 0
         assert follower.start_offset(other) > 5
+
+
+async def test_disk_that_makes_no_files_is_told_and_does_not_keep_what_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, segment_bytes=SEGMENT_BYTES) as nodes:
+        await published(nodes, TopicConfig(retention_ms=HOUR_MS))
+        nodes.ahead_ms = dict.fromkeys(nodes.backends, 2 * HOUR_MS)
+        really_open = os.open
+
+        def opened(path: Any, flags: int, *arguments: Any, **names: Any) -> int:
+            if str(path).endswith(".log") and flags & os.O_EXCL:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return really_open(path, flags, *arguments, **names)
+
+        monkeypatch.setattr(os, "open", opened)
+        leader = nodes.backends[await nodes.leader(TOPIC)]
+        with capture_logs() as logs:
+            await leader.expire()
+        assert 20 < leader.start_offset(T) < 40
+        assert "log_not_renewed" in {line["event"] for line in logs}
+        assert not nodes.failed
 
 
 def test_time_is_the_latest_that_a_majority_has_reached() -> None:

@@ -370,10 +370,13 @@ class PartitionLog(ReadableLog):
         return found
 
     def drop_below(self, begin: Offset, *, through_index: LogIndex | None = None, renews: bool = False) -> int:
-        """Delete what is `droppable`, the newest segment only if there is room for another; returns how many."""
+        """Delete what is `droppable`, the newest segment only if there is room for another; returns how many.
+
+        Raises `StorageFailed` where the disk refuses another one for any other reason, and nothing was deleted.
+        """
         self.check_open()
         if self.active in self.droppable(begin, through_index, renews=renews):
-            with contextlib.suppress(Unavailable, StorageFailed):  # then only what is full already can go
+            with contextlib.suppress(Unavailable):  # then only what is full already can go
                 self._begin_segment()
                 # The new name before the old ones go: without any name, offsets would begin at zero again.
                 self.sync_directory()

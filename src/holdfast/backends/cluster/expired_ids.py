@@ -20,7 +20,7 @@ import structlog
 from holdfast.backends.cluster.forwarding import Peers
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.requests import IdsRequest, Method, encode
-from holdfast.model.errors import BadPeerFrame, Unavailable
+from holdfast.model.errors import BadPeerFrame, StorageFailed, Unavailable
 from holdfast.model.ids import LogIndex, Offset, TimestampMs
 from holdfast.model.messages import StoredId
 from holdfast.storage.ids_file import FILE, IdsDamaged, decode_ids, encode_ids, read_ids, write_ids
@@ -64,7 +64,7 @@ class ExpiredIds:
                 return 0
             # Not more than that, although more may have become old meanwhile.
             last = LogIndex(going[-1].next_index - 1)
-            deleted = partition_log.drop_below(going[-1].next_offset, through_index=last, renews=True)
+            deleted = _dropped(replica, going[-1].next_offset, last)
             if not is_kept and ids is not None and not await self._write(partition_log, ids):
                 log.error("ids_not_kept", group=replica.name, ids=len(ids), hint="the disk is full")
             return deleted
@@ -164,6 +164,15 @@ class ExpiredIds:
             if not working.cancelled():
                 working.exception()  # nobody waits for what became of it
             raise
+
+
+def _dropped(replica: Replica, begin: Offset, last: LogIndex) -> int:
+    """A disk on which no file can be made shall not keep more than the newest segment."""
+    try:
+        return replica.log.drop_below(begin, through_index=last, renews=True)
+    except StorageFailed as error:
+        log.error("log_not_renewed", group=replica.name, problem=error.message, hint="its newest file stays")
+        return replica.log.drop_below(begin, through_index=last)
 
 
 def _opened(partition_log: PartitionLog) -> int:
