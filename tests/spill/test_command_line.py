@@ -138,6 +138,43 @@ async def test_messages_that_failed_are_not_stored_beside_the_file_they_are_stil
     directory.close()
 
 
+async def test_kept_messages_are_found_when_the_data_directory_is_named(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To say of it that nothing waits would invite somebody to delete it."""
+    store = await filled(opened, server)
+    data = store.directory.parent
+    assert store.directory == data / "spill"
+    before = {path.relative_to(data) for path in data.iterdir()}
+    assert told("status", str(data)) == told("status", str(store.directory))
+    assert "5 messages wait, a broker runs here" in run("status", str(data))
+    assert "5 messages in 3 files can be stored" in run("verify", str(data))
+    assert len(run("export", str(data)).splitlines()) == 5
+    monkeypatch.setenv("HOLDFAST_STORE", server.url)
+    assert "in use by another broker" in await replayed(data)
+    await store.stop()
+    await server.start()
+    assert (await replayed(data))["stored"] == 5
+    assert {path.relative_to(data) for path in data.iterdir()} == before
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "export", "replay"])
+def test_directory_that_is_no_spill_is_refused_and_left_as_it_is(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", "postgresql://nobody@127.0.0.1:1/none")
+    (tmp_path / "holdfast.json").write_text("{}")
+    with pytest.raises(DataDirectoryError, match=r"is no spill.*Name the directory of the spill"):
+        run(command, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["holdfast.json"]
+
+
+def test_spill_is_found_below_a_data_directory_in_which_somebody_left_a_lock(tmp_path: Path) -> None:
+    for directory in (tmp_path, tmp_path / "spill"):
+        SpillDirectory.open(directory).close()
+    assert told("status", str(tmp_path))["directory"] == str(tmp_path / "spill")
+
+
 def test_missing_directory_and_missing_store_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     with pytest.raises(DataDirectoryError, match="no spill"):

@@ -26,12 +26,32 @@ EXIT_FINDINGS: Final = 1
 
 Directory = Annotated[
     Path | None,
-    typer.Argument(help="The directory of the spill; without it, the one of the settings.", show_default=False),
+    typer.Argument(
+        help="The directory of the spill, or the data directory that it is in; without it, the one of the settings.",
+        show_default=False,
+    ),
 ]
 
 
 def _directory(given: Path | None, config: Path | None) -> Path:
-    return given if given is not None else settings.load(config, {}).spill_directory
+    """The spill that is meant. Raises `DataDirectoryError`: "nothing waits" would invite people to delete it."""
+    from holdfast.recovery import spill_files
+
+    path = given if given is not None else settings.load(config, {}).spill_directory
+    if not path.is_dir():
+        raise DataDirectoryError(
+            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
+        )
+    below = path / "spill"
+    # A lock file alone does not make a spill of a data directory: `replay` used to leave one there.
+    if spill_files.is_spill(below) and not spill_files.has_files(path):
+        return below
+    if not spill_files.is_spill(path):
+        raise DataDirectoryError(
+            f"{path} is no spill: a broker has a spill.lock in it. Name the directory of the spill. It is spill in the "
+            "data directory, or what the setting spill_dir says"
+        )
+    return path
 
 
 @app.command(
@@ -77,10 +97,6 @@ def export(
     from holdfast.backends.spill import inspecting
 
     path = _directory(directory, config)
-    if not path.is_dir():
-        raise DataDirectoryError(
-            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
-        )
     if failed and queue is not None:
         raise typer.BadParameter("--queue does not go with --failed: what failed may not even say which topic it is of")
     for line in inspecting.exported_failed(path) if failed else inspecting.exported(path, queue):
@@ -117,16 +133,12 @@ def replay(
     from holdfast.node import logs, replaying
 
     checked = settings.load(config, {})
-    path = _directory(directory, config)
     if checked.store is None:
         raise ConfigError(
             "name the PostgreSQL to store in: HOLDFAST_STORE=postgresql://…, HOLDFAST_STORE=postgres for the broker's "
             "own one, or store in the settings file"
         )
-    if not path.is_dir():
-        raise DataDirectoryError(
-            f"there is no spill in {path}; give its directory as the argument, or the settings with --config"
-        )
+    path = _directory(directory, config)
     logs.configure("error", checked.log_format)
     with output.counter("messages") as counter:
         task = counter.add_task("storing")

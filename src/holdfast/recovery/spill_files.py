@@ -41,9 +41,13 @@ def files_in(directory: Path) -> list[Path]:
 
 def is_spill(directory: Path) -> bool:
     """Whether a broker, or Queen MQ, has spilled there: what recovering leaves would surprise the owner of another."""
-    names = (LOCK, RECOVERING, RECOVERED)
+    return (directory / LOCK).exists() or has_files(directory)
+
+
+def has_files(directory: Path) -> bool:
+    """Whether there are files of messages, or were when a recovery took them."""
     return (
-        any((directory / name).exists() for name in names)
+        any((directory / name).exists() for name in (RECOVERING, RECOVERED))
         or bool(files_in(directory))
         or bool(files_in(directory / "failed"))
     )
