@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -164,6 +165,35 @@ def test_port_in_use_is_named_with_what_to_do(tmp_path: Path, base_port: int) ->
         ended = holdfast("up", "--data", str(tmp_path / "cluster"), "--base-port", str(base_port))
     assert ended.code == 1
     assert f"n3 http {base_port + 12}" in ended.err and "give another base port" in ended.err
+
+
+def test_settings_of_clusters_reach_all_nodes(tmp_path: Path, base_port: int) -> None:
+    options = ("--initial-leader", "n2", "--shrink-after-ms", "5000", "--heartbeat-ms", "200")
+    with up(tmp_path, base_port, *options) as cluster:
+        nodes = cluster.nodes()
+        checked = holdfast("check", "--json", "--server", nodes[0]["http"]).json
+        assert (checked["cluster"]["leader"], checked["cluster"]["shrink_after_ms"]) == ("n2", 5000)
+        assert cluster.running.end(signal.SIGTERM).code == 0
+    for node in nodes:
+        kept = tomllib.loads((tmp_path / "cluster" / f"{node['id']}.toml").read_text())
+        assert (kept["initial_leader"], kept["shrink_after_ms"], kept["heartbeat_ms"]) == ("n2", 5000, 200)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "why"),
+    [
+        (("--initial-leader", "n4"), {}, "not a node of this cluster; they are n1, n2, n3"),
+        (("--election-timeout-ms", "150:500"), {}, "two heartbeats of 100 ms"),
+        ((), {"HOLDFAST_ELECTION_TIMEOUT_MS": "nonsense"}, "election_timeout_ms is 'nonsense'"),
+        ((), {"HOLDFAST_SHRINK_AFTER_MS": "1"}, "in the environment: shrink_after_ms is '1'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_a_node_starts(
+    tmp_path: Path, options: tuple[str, ...], environment: dict[str, str], why: str
+) -> None:
+    ended = holdfast("up", "--data", str(tmp_path / "cluster"), *options, env=environment)
+    assert ended.code == 1 and why in ended.err, ended
+    assert not (tmp_path / "cluster").exists()
 
 
 def test_another_number_of_nodes_is_refused(tmp_path: Path, base_port: int) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
 import typer
 
 from holdfast.cli import settings
 from holdfast.cli.options import examples
-from holdfast.cli.settings import SETTINGS_PANEL, ConfigFile
+from holdfast.cli.settings import ConfigFile, with_flags
 from holdfast.node import config as node_config
 
 EXAMPLES = examples(
@@ -24,38 +22,7 @@ EXAMPLES = examples(
 )
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting, so that none can be forgotten here."""
-    signature = inspect.signature(command)
-    own_hints = get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=own_hints[parameter.name])
-        for parameter in signature.parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    flags = []
-    for name in node_config.SETTINGS:
-        flag = "--" + name.replace("_", "-")
-        is_switch = settings.is_switch(name)
-        declarations = [f"{flag}/--no-{flag[2:]}"] if is_switch else [flag]
-        option = typer.Option(*declarations, help=_help(name), rich_help_panel=SETTINGS_PANEL, show_default=False)
-        kind: Any = bool | None if is_switch else str | None
-        flags.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
-        )
-    command.__signature__ = signature.replace(parameters=[*own, *flags])  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *flags]}
-    return command
-
-
-def _help(name: str) -> str:
-    default = settings.default_text(name)
-    shown = f" [default: {default}]" if default else ""
-    text = settings.description(name)
-    return f"{text[0].upper()}{text[1:]}." + shown.replace("[", "\\[")
-
-
-@_with_settings
+@with_flags(node_config.SETTINGS)
 def serve(
     config: ConfigFile = None,
     ready_file: Annotated[

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -52,3 +54,37 @@ def default_text(name: str) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def with_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each of these settings, so that none can be forgotten or described differently."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        own_hints = get_type_hints(command, include_extras=True)
+        own = [
+            parameter.replace(annotation=own_hints[parameter.name])
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters = [*own, *map(_flag, names)]
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorated
+
+
+def _flag(name: str) -> inspect.Parameter:
+    flag = "--" + name.replace("_", "-")
+    declarations = [f"{flag}/--no-{flag[2:]}"] if is_switch(name) else [flag]
+    option = typer.Option(*declarations, help=_help(name), rich_help_panel=SETTINGS_PANEL, show_default=False)
+    value: Any = bool | None if is_switch(name) else str | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[value, option])
+
+
+def _help(name: str) -> str:
+    default = default_text(name)
+    shown = f" [default: {default}]" if default else ""
+    text = description(name)
+    return f"{text[0].upper()}{text[1:]}." + shown.replace("[", "\\[")

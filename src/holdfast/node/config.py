@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_type_hints
 
@@ -417,6 +417,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 SETTINGS = Config.__struct_fields__
+# Alike on all nodes of a cluster, and without an address: `holdfast up` takes them for all of its nodes.
+OF_CLUSTERS: Final = ("heartbeat_ms", "election_timeout_ms", "initial_leader", "shrink_after_ms")
 _ONLY_IN_A_PAIR: Final = ("misses", "require_backup")
 # As Queen MQ names them; a broker that takes its place finds its settings in the environment.
 ALIASES: Final = {
@@ -451,6 +453,20 @@ def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, 
         return config.checked()
     except msgspec.ValidationError as error:
         raise ConfigError(str(error)) from error
+
+
+def load_for_cluster(
+    nodes: Sequence[str], environment: Mapping[str, str], flags: Mapping[str, object]
+) -> dict[str, Any]:
+    """Those of `OF_CLUSTERS` that are given for a cluster of these nodes. Raises `ConfigError` as `load` does.
+
+    Of the environment only these are read: the others may be those of a broker beside the cluster.
+    """
+    names = {ENVIRONMENT_PREFIX + name.upper() for name in OF_CLUSTERS}
+    # Addresses are checked elsewhere; these only tell which nodes there are.
+    places = {"node": nodes[0], "peer": "127.0.0.1:0", "peers": [f"{node}=127.0.0.1:0" for node in nodes]}
+    config = load(None, {name: value for name, value in environment.items() if name in names}, {**flags, **places})
+    return {name: value for name in OF_CLUSTERS if (value := getattr(config, name)) is not None}
 
 
 def description(name: str) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.model.names import path_part
 from holdfast.testing import ports
@@ -315,7 +315,7 @@ class LocalCluster:
             self._recall()
         if self._base_port is None:
             self._base_port, self._mark = ports.choose(self._count)
-        names = self._names or [f"n{index + 1}" for index in range(self._count)]
+        names = self._names or first_names(self._count)
         indices = {name: int(name.removeprefix("n")) - 1 for name in names}
         found = [NodeProcess(name, self.data, ports.of_node(self._base_port, indices[name])) for name in names]
         nodes = [node for node in found if not node.was_removed]
@@ -333,11 +333,9 @@ class LocalCluster:
         recorded = recorded_cluster(self.data)
         if recorded is None:
             return
-        nodes, base_port = recorded
-        self._names = list(json.loads((self.data / _RECORD).read_bytes()).get("names", ()))
-        names = self._names or [f"n{index + 1}" for index in range(nodes)]
-        left = sum(not was_removed(self.data / name) for name in names)
-        if self._count not in (nodes, left):
+        self._names, base_port = recorded
+        nodes = len(self._names)
+        if self._count not in (nodes, len(recorded.left(self.data))):
             raise ClusterFailed(
                 f"{self.data} holds a cluster of {nodes} nodes, not {self._count}; start it with {nodes}, and have "
                 "nodes come and go while it runs (`holdfast cluster`), or give another directory"
@@ -396,15 +394,32 @@ class LocalCluster:
         return ClusterFailed("\n".join((text, *(node.log_tail() for node in self.nodes))))
 
 
-def recorded_cluster(data: Path) -> tuple[int, int] | None:
-    """How many nodes a directory was made for, and their base port; `None` where there is no cluster yet."""
+class Recorded(NamedTuple):
+    """What a directory was made for: all nodes, with those that were taken out, and the base port."""
+
+    names: list[str]
+    base_port: int
+
+    def left(self, data: Path) -> list[str]:
+        """The nodes that were not taken out."""
+        return [name for name in self.names if not was_removed(data / name)]
+
+
+def recorded_cluster(data: Path) -> Recorded | None:
+    """`None` where there is no cluster yet. Raises `ClusterFailed`."""
     try:
         recorded = json.loads((data / _RECORD).read_bytes())
-        return int(recorded["nodes"]), int(recorded["base_port"])
+        names = list(recorded.get("names", ())) or first_names(int(recorded["nodes"]))
+        return Recorded(names, int(recorded["base_port"]))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClusterFailed(f"{data / _RECORD} is damaged ({error}); delete it and give the base port") from error
+
+
+def first_names(nodes: int) -> list[str]:
+    """The nodes of a new cluster."""
+    return [f"n{index + 1}" for index in range(nodes)]
 
 
 def _place_of(described: Any, node: str) -> tuple[bool, bool] | None:

@@ -17,6 +17,7 @@ from holdfast.testing.errors import ClusterFailed
 from holdfast.testing.ports import Ports
 
 _LOG_TAIL_LINES: Final = 12
+_WRITTEN_ANEW: Final = "# Written anew at each start of the cluster: changes made here are lost.\n"
 # What a node leaves in its directory that was taken out of its cluster; gone when it comes back.
 _REMOVED: Final = "removed.json"
 # A node hands over what it leads and answers what it has received; then it leaves.
@@ -80,7 +81,7 @@ class NodeProcess:
             **settings,
         }
         lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
-        self._settings_file.write_text("".join(lines), "utf-8")
+        self._settings_file.write_text(_WRITTEN_ANEW + "".join(lines), "utf-8")
 
     def start_with(self, *arguments: str) -> None:
         """From the next start on, run another command than `serve`, such as `backup`, and without the settings file."""

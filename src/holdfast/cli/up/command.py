@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,6 +10,8 @@ import typer
 
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, examples
+from holdfast.cli.settings import with_flags
+from holdfast.node import config as node_config
 
 if TYPE_CHECKING:
     from holdfast.testing import LocalCluster
@@ -17,6 +20,7 @@ EXAMPLES = examples(
     "holdfast up",
     "holdfast up --nodes 5 --data /var/tmp/five --base-port 9000",
     "holdfast up --ready-file ready.json --quiet &",
+    "holdfast up --initial-leader n2 --shrink-after-ms 10000",
 )
 _NODES_DEFAULT: Final = 3
 _BASE_PORT_DEFAULT: Final = 8080
@@ -24,6 +28,7 @@ _START_S: Final = 60.0
 EXIT_NOW: Final = 1
 
 
+@with_flags(node_config.OF_CLUSTERS)
 def up(
     nodes: Annotated[
         int | None,
@@ -57,6 +62,7 @@ def up(
     ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     as_json: JsonLines = False,
+    **flags: object,
 ) -> None:
     """Run a cluster on this machine, each node a process of its own, until SIGTERM or Ctrl-C.
 
@@ -69,15 +75,17 @@ def up(
     from holdfast.cli.up.supervisor import StopNow, Supervisor
     from holdfast.cli.up.view import View
     from holdfast.testing import LocalCluster
-    from holdfast.testing.cluster import recorded_cluster
+    from holdfast.testing.cluster import first_names, recorded_cluster
 
     recorded = recorded_cluster(data)
     if recorded is None:
         base_port = base_port or _BASE_PORT_DEFAULT
-    nodes = nodes or (_NODES_DEFAULT if recorded is None else recorded[0])
+    nodes = nodes or (_NODES_DEFAULT if recorded is None else len(recorded.names))
+    names = first_names(nodes) if recorded is None else recorded.left(data)
+    settings = node_config.load_for_cluster(names, os.environ, flags)
     if recorded is None and nodes % 2 == 0:
         output.note(_even(nodes))
-    cluster = LocalCluster(nodes, data, base_port)
+    cluster = LocalCluster(nodes, data, base_port, settings)
     view = View(quiet=quiet, as_json=as_json)
     cluster.open(wait=False)
     try:
