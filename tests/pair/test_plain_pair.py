@@ -15,6 +15,7 @@ from pathlib import Path
 
 from holdfast.client import PairPublisher, PairSubscriber
 from holdfast.testing.ports import free_port
+from tests.cli.program import holdfast
 from tests.pair.partners import plain, status, wait_until_alone, wait_until_in_step
 from tests.support.broker_process import BrokerProcess, wait_until
 from tests.support.text_client import PUBACK, SUBACK
@@ -33,6 +34,21 @@ def running(root: Path, *flags: str) -> Iterator[Two]:
         # A backup that dies before it has noted whose it is takes over in an epoch that is no later than its primary's.
         wait_until(lambda: status(second)["epoch"] == status(first)["epoch"], "the backup knows whose it is")
         yield first, second
+
+
+def test_monitor_of_both_raises_no_alarm_while_the_backup_follows(tmp_path: Path) -> None:
+    with running(tmp_path) as two:
+        both = ",".join(f"127.0.0.1:{each.http_port}" for each in two)
+        shown = holdfast("check", "--server", both)
+        assert shown.code == 0 and "is the backup, and follows its primary" in shown.text, shown
+        facts = holdfast("check", "--server", both, "--json").json_lines
+        assert [(each["ready"], each["follows"]) for each in facts] == [(True, False), (False, True)]
+
+
+def test_monitor_raises_an_alarm_where_a_backup_hears_no_primary(tmp_path: Path) -> None:
+    with plain(tmp_path, "backup", f"127.0.0.1:{free_port()}") as alone:
+        shown = holdfast("check", "--server", f"127.0.0.1:{alone.http_port}")
+        assert shown.code == 1 and "is not ready" in shown.text, shown
 
 
 def publish(broker: BrokerProcess, *values: bytes) -> None:

@@ -9,6 +9,7 @@ import typer
 from holdfast.cli import output
 from holdfast.cli.options import SERVER_DEFAULT, JsonLines, Server, examples
 from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural
+from holdfast.model.cluster import refusal_of_backup
 from holdfast.model.errors import ConnectionLost
 from holdfast.model.member_errors import NodeRemoved
 
@@ -33,7 +34,8 @@ def check(
 ) -> None:
     """Say whether the broker takes messages.
 
-    Exit code 0: ready. 1: it answers but takes no messages, and says why. 2: nobody answers.
+    Exit code 0: ready, or the backup of a plain pair, which follows its primary. 1: it answers but takes no messages,
+    and says why. 2: nobody answers.
 
     Several addresses are looked at one by one, and the worst decides.
     """
@@ -42,7 +44,8 @@ def check(
     worst = 0
     for address in parse_url(server):
         facts = _facts(address, timeout)
-        worst = max(worst, 0 if facts["ready"] else EXIT_NOT_READY if facts["reachable"] else EXIT_UNREACHABLE)
+        is_well = facts["ready"] or facts["follows"]
+        worst = max(worst, 0 if is_well else EXIT_NOT_READY if facts["reachable"] else EXIT_UNREACHABLE)
         if as_json:
             output.print_json(facts)
         else:
@@ -54,7 +57,8 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
     """All there is to say about one broker."""
     from holdfast.cli import http
 
-    facts: dict[str, Any] = {"server": str(address), "reachable": False, "ready": False, "reason": None}
+    facts: dict[str, Any] = {"server": str(address), "reachable": False, "ready": False, "follows": False}
+    facts["reason"] = None
 
     def get(path: str) -> http.Answer:
         return http.get(address.host, address.port, path, timeout_s)
@@ -92,11 +96,17 @@ def _facts(address: Address, timeout_s: float) -> dict[str, Any]:
         facts["ready"] = False
         return facts
     facts["reachable"] = True
+    facts["follows"] = not facts["ready"] and _follows(facts["pair"], facts["reason"])
     facts["cursors"] = int(measured.get("holdfast_cursors", 0))
     facts["subscriptions"] = int(measured.get("holdfast_subscriptions", 0))
     synced = measured.get("holdfast_acknowledges_after_sync")
     facts["acknowledges_after_sync"] = None if synced is None else bool(synced)
     return facts
+
+
+def _follows(pair: dict[str, Any] | None, reason: str) -> bool:
+    """Whether it takes no messages only because it is a backup that hears its primary; a disk may be full, too."""
+    return pair is not None and bool(pair["partner_is_up"]) and reason == refusal_of_backup(pair["partner"])
 
 
 def _by_name(metrics: dict[str, Any]) -> dict[str, float]:
@@ -111,10 +121,14 @@ def _show(facts: dict[str, Any]) -> None:
     verdict = "[green]ready[/green]" if facts["ready"] else "[red]not ready[/red]"
     if not facts["reachable"]:
         verdict = "[red]unreachable[/red]"
+    elif facts["follows"]:
+        verdict = "[green]the backup, and follows its primary[/green]"
     table = output.table("", "", has_markup=True)
     table.show_header = False
     table.add_row("broker", f"[bold]{escape(facts['server'])}[/bold] is {verdict}")
-    if facts["reason"]:
+    if facts["follows"]:
+        table.add_row("publish to", escape(facts["pair"]["partner"]))
+    elif facts["reason"]:
         table.add_row("reason", f"[red]{escape(facts['reason'])}[/red]")
     if facts.get("removed"):
         table.add_row("what to do", "name another node with --server; to have this one back, start it with --join")

@@ -113,6 +113,11 @@ class PairDescription(msgspec.Struct, frozen=True, kw_only=True):
     last_gap_ms: Annotated[int | None, Meta(description="from the last word of the other one until this took over")]
 
 
+def refusal_of_backup(primary: str) -> str:
+    """Why a backup of a plain pair takes no publishes. Nothing is wrong then, and `holdfast check` says so."""
+    return f"this is the backup; publish to its primary at {primary}"
+
+
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as the node that was asked sees it."""
 

@@ -31,6 +31,7 @@ from holdfast.backends.plain.serving import Serving
 from holdfast.backends.plain.settings import PlainSettings
 from holdfast.broker.backend import Backend
 from holdfast.consensus.plain_standing import NO_REIGN, Reign, Role, Standing, Verdict, common_end, decide
+from holdfast.model.cluster import refusal_of_backup
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotBackup, Replaced, ShuttingDown, Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
@@ -122,7 +123,7 @@ class PlainPair:
         if self.phase is Phase.SERVING:
             return Unavailable("this broker makes sure of what it has; try again in a moment")
         if self.note.role == "backup":
-            return Unavailable(f"this is the backup; publish to its primary at {self.settings.partner}")
+            return Unavailable(refusal_of_backup(self.settings.partner))
         return Unavailable(
             f"it is not known yet whether the backup took over; try again, or at {self.settings.partner}"
         )
