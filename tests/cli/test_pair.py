@@ -202,6 +202,7 @@ def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
     for command in (("publish", "t", "x"), ("subscribe", "t")):
         ended = holdfast(*command, broker.http)
         assert ended.code == 1 and "not the text port" in ended.err and "[wrong_port]" in ended.err
+        assert "is an HTTP port" in ended.err and f"use `--server {broker.http}`" in ended.err
 
 
 @pytest.mark.parametrize(

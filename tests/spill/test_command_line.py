@@ -45,6 +45,18 @@ async def replayed(directory: Path, *options: str) -> Any:
     return done
 
 
+async def advice(*arguments: str) -> str:
+    """What a command that found something says on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "holdfast.cli", "spill", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 1
+    return said.decode()
+
+
 def told(*arguments: str, exit_code: int = 0) -> Any:
     return json.loads(run(*arguments, "--json", exit_code=exit_code))
 
@@ -81,6 +93,7 @@ async def test_kept_messages_are_shown_checked_and_stored_without_their_broker(
     damaged = files.listed(store.directory)[0].path
     damaged.write_bytes(damaged.read_bytes().replace(b'{"id": 1}', b'{"id": 9}'))
     assert "line 2: its sum does not match" in run("verify", directory, exit_code=1)
+    assert f"1 line damaged: see holdfast spill verify {directory}\n" in run("status", directory)
     assert told("verify", directory, exit_code=1)["bad"] == 1
 
     assert "not everything could be stored" in await replayed(store.directory, "--timeout", "0.5")
@@ -91,6 +104,9 @@ async def test_kept_messages_are_shown_checked_and_stored_without_their_broker(
     rows = await query(server.url, "SELECT payload::jsonb ->> 'id' FROM holdfast.queue_messages ORDER BY \"offset\"")
     assert [number for (number,) in rows] == ["0", "2", "3", "4"]
     assert json.loads(run("export", directory, "--failed"))["line"] == 2
+    said = await advice("replay", directory, "--failed")
+    assert f"`holdfast spill export {directory} --failed`" in said and "Damaged lines are never stored" in said
+    assert "spill replay" not in said, "it was just done, and ended like this"
 
 
 async def test_export_goes_on_while_the_broker_completes_and_deletes_files(opened: Open, server: Server) -> None:
@@ -117,6 +133,9 @@ async def test_messages_that_failed_are_stored_when_asked(
     monkeypatch.setenv("HOLDFAST_AUTO_CREATE", "false")
     refused = await replayed(store.directory)
     assert (refused["stored"], refused["set_aside"], refused["failed"]) == (0, 5, 5)
+    assert f"5 lines in failed/: see holdfast spill export {store.directory} --failed\n" in run(
+        "status", str(store.directory)
+    )
     monkeypatch.setenv("HOLDFAST_AUTO_CREATE", "true")
     stored = await replayed(store.directory, "--failed")
     assert (stored["stored"], stored["failed"]) == (5, 0)

@@ -55,7 +55,9 @@ def test_doctor_tells_of_messages_that_wait_and_of_those_that_failed(
     code, report = doctor(str(tmp_path))
     assert (code, report["spilled_messages"]) == (1, 2)
     assert found(report).keys() == {"spill_waiting", "spill_damaged", "spill_failed"}
-    assert all("holdfast spill" in each["action"] for each in report["findings"])
+    spill = tmp_path / "spill"
+    typed = (f"`holdfast spill replay {spill}`", f"`holdfast spill verify {spill}`", f"`holdfast spill export {spill} ")
+    assert all(any(command in each["action"] for command in typed) for each in report["findings"])
     monkeypatch.setenv("HOLDFAST_SPILL_FREE_BYTES_MIN", str(1 << 60))
     assert "below" in found(doctor(str(tmp_path))[1])["spill_room_scarce"]
 

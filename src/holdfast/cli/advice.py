@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from holdfast.storage.doctor import Kind
+
+# Stands for the directory of the spill in the commands below.
+_SPILL: Final = "DIRECTORY"
 
 
 class Advice(NamedTuple):
     meaning: str
     action: str
+
+    def action_for(self, spill: Path) -> str:
+        """With commands that can be typed as they are."""
+        return self.action.replace(_SPILL, shlex.quote(str(spill)))
 
 
 _COPY: Final = "Restore the file from a copy if there is one. The broker serves everything around it."
@@ -83,17 +92,19 @@ ADVICE: Final = {
     Kind.STRAY_FILE: Advice("It takes no part in anything.", "Nothing. It may be deleted while no broker runs."),
     Kind.SPILL_WAITING: Advice(
         "The broker took these messages while their store was away; they are acknowledged and on this disk only.",
-        "Start the broker: it stores them when the store is there. Without it, `holdfast spill replay` does. Keep the "
-        "directory until then.",
+        "Start the broker: it stores them when the store is there. Without it, "
+        "`holdfast spill replay DIRECTORY` does. Keep the directory until then.",
     ),
     Kind.SPILL_FAILED: Advice(
         "The store refused these messages, or they changed on the disk; they are not stored.",
-        "`holdfast spill export --failed` says why for each. Remove the cause: the broker tries refused messages again "
-        "by itself. Damaged ones, and all without the broker, are stored with `holdfast spill replay --failed`.",
+        "`holdfast spill export DIRECTORY --failed` says why for each. Remove the cause: the broker tries refused "
+        "messages again by itself, and `holdfast spill replay DIRECTORY --failed` does so without it. A damaged line "
+        "stays there: restore it from a copy of its file if there is one.",
     ),
     Kind.SPILL_DAMAGED: Advice(
         "Lines changed on the disk. They will go to failed/, all others will be stored.",
-        "`holdfast spill verify` names them. Restore the file from a copy, under its own name, if there is one.",
+        "`holdfast spill verify DIRECTORY` names them. Restore the file from a copy, under its own name, if there is "
+        "one.",
     ),
     Kind.SPILL_RECOVERING: Advice(
         "A recovery in bulk took these files and did not finish. Their messages are acknowledged, and no broker stores "

@@ -23,6 +23,8 @@ EXAMPLES = examples(
 )
 EXIT_NOT_READY: Final = 1
 EXIT_UNREACHABLE: Final = 2
+# The broker may be on another machine, and does not say where its directories are.
+_WHERE_TO_LOOK: Final = "on its machine, holdfast spill status DIR says more; DIR is its data directory, or its spill"
 
 
 def check(
@@ -148,7 +150,7 @@ def _spill_in_words(spill: dict[str, Any]) -> str:
     if spill["pending"]:
         words.append(f"[yellow]{plural(spill['pending'], 'message')} wait to be stored[/yellow]")
     if spill["failed"]:
-        words.append(f"[red]{plural(spill['failed'], 'message')} could not be stored[/red]: see holdfast spill status")
+        words.append(f"[red]{plural(spill['failed'], 'message')} could not be stored[/red]: {_WHERE_TO_LOOK}")
     return "; ".join(words)
 
 

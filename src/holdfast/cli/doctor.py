@@ -57,15 +57,16 @@ def doctor(
     if repair and read_only:
         raise typer.BadParameter("--repair writes, --read-only does not; choose one")
 
+    spill = spill_dir or directory / "spill"
     try:
-        report = _examined(directory, spill_dir or directory / "spill", repair=repair, read_only=read_only)
+        report = _examined(directory, spill, repair=repair, read_only=read_only)
     except DataDirectoryError as error:
         output.note(f"holdfast: {error.message} [{error.code}]")
         raise typer.Exit(EXIT_NOT_EXAMINED) from None
     if as_json:
-        output.print_json(_as_object(report))
+        output.print_json(_as_object(report, spill))
     else:
-        _show(report)
+        _show(report, spill)
     if report.problems:
         raise typer.Exit(EXIT_FINDINGS)
 
@@ -100,21 +101,25 @@ def _examined(directory: Path, spill: Path, *, repair: bool, read_only: bool) ->
     return report
 
 
-def _as_object(report: Report) -> dict[str, object]:
+def _as_object(report: Report, spill: Path) -> dict[str, object]:
     import msgspec
 
     from holdfast.cli.advice import ADVICE
 
     described: dict[str, object] = msgspec.to_builtins(report)
     described["findings"] = [
-        {**msgspec.to_builtins(finding), "meaning": ADVICE[finding.kind].meaning, "action": ADVICE[finding.kind].action}
+        {
+            **msgspec.to_builtins(finding),
+            "meaning": ADVICE[finding.kind].meaning,
+            "action": ADVICE[finding.kind].action_for(spill),
+        }
         for finding in report.findings
     ]
     described["clean"] = not report.problems
     return described
 
 
-def _show(report: Report) -> None:
+def _show(report: Report, spill: Path) -> None:
     from rich.markup import escape
 
     console = output.console()
@@ -130,7 +135,7 @@ def _show(report: Report) -> None:
     node = f" of {report.node}" if report.node else ""
     console.print(f"[bold]{escape(report.directory)}[/bold]{escape(node)}: {', '.join(looked_at)}")
     if report.findings:
-        console.print(_table(report.findings))
+        console.print(_table(report.findings, spill))
     if report.in_use:
         console.print("[yellow]A broker runs here: what it has half written was left out.[/yellow]")
     if report.problems:
@@ -139,7 +144,7 @@ def _show(report: Report) -> None:
         console.print("[green]All is well.[/green]")
 
 
-def _table(findings: list[Finding]) -> object:
+def _table(findings: list[Finding], spill: Path) -> object:
     from rich.markup import escape
     from rich.table import Table
 
@@ -152,7 +157,11 @@ def _table(findings: list[Finding]) -> object:
     for finding in findings:
         advice = ADVICE[finding.kind]
         colour = "green" if finding.repaired else "yellow" if finding.kind in NOTES else "red"
-        done = f"[green]Done: {escape(finding.repaired)}.[/green]" if finding.repaired else escape(advice.action)
+        done = (
+            f"[green]Done: {escape(finding.repaired)}.[/green]"
+            if finding.repaired
+            else escape(advice.action_for(spill))
+        )
         where = [escape(finding.file), escape(finding.detail)]
         if finding.first_offset is not None:
             where.append(_offsets(finding))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -159,10 +160,23 @@ def replay(
             f"{done.set_aside} were set aside, {done.failed} are in failed/"
         )
     if done.set_aside or (failed and done.failed):
-        output.note(
-            "holdfast: see why with `holdfast spill export --failed`, try again with `holdfast spill replay --failed`"
-        )
+        output.note(f"holdfast: see why with `{command('export', path)} --failed`. {_what_helps(path, config, failed)}")
         raise typer.Exit(EXIT_FINDINGS)
+
+
+def command(name: str, directory: Path) -> str:
+    """A command as it can be typed: from where this one was, whatever the settings say there."""
+    return f"holdfast spill {name} {shlex.quote(str(directory))}"
+
+
+def _what_helps(path: Path, config: Path | None, was_with_failed: bool) -> str:
+    """To run the same again would end the same, so what comes before it is said."""
+    damaged = "Damaged lines are never stored; a copy of the file may have them whole."
+    if was_with_failed:
+        return f"Run the same again when the reasons are gone. {damaged}"
+    settings_file = "" if config is None else f" --config {shlex.quote(str(config))}"
+    again = f"{command('replay', path)} --failed{settings_file}"
+    return f"When the reasons are gone, `{again}` stores these messages. {damaged}"
 
 
 def _examined(path: Path) -> Report:
@@ -181,6 +195,7 @@ def _show(report: Report) -> None:
     from rich.markup import escape
 
     console = output.console()
+    directory = Path(report.directory)
     process = f" (process {report.broker})" if report.broker else ""
     runs = "no broker runs here" if report.broker is None else f"a broker runs here{process}"
     console.print(f"[bold]{escape(report.directory)}[/bold]: {plural(report.lines, 'message')} wait, {runs}")
@@ -202,16 +217,20 @@ def _show(report: Report) -> None:
     for queue, count in sorted(report.queues.items()):
         console.print(f"  {escape(queue)}: {plural(count, 'message')}")
     if report.bad:
-        console.print(f"[red]{plural(report.bad, 'line')} damaged: see holdfast spill verify[/red]")
+        _hint("red", f"{plural(report.bad, 'line')} damaged", f"see {command('verify', directory)}")
     if report.recovering:
-        console.print(
-            f"[yellow]{plural(report.recovering, 'file')} in recovering/: finish that with holdfast pipeline recover"
-            "[/yellow]"
-        )
+        finish = "finish that with holdfast pipeline recover, with the directories it had"
+        _hint("yellow", f"{plural(report.recovering, 'file')} in recovering/", finish)
     if report.failed:
-        console.print(
-            f"[yellow]{plural(report.failed, 'line')} in failed/: see holdfast spill export --failed[/yellow]"
-        )
+        see = f"see {command('export', directory)} --failed"
+        _hint("yellow", f"{plural(report.failed, 'line')} in failed/", see)
+
+
+def _hint(colour: str, what: str, advice: str) -> None:
+    """In one line, so that a command in it can be copied."""
+    from rich.markup import escape
+
+    output.console().print(f"[{colour}]{what}: {escape(advice)}[/{colour}]", soft_wrap=True)
 
 
 def _time(milliseconds: int | None) -> str:

@@ -33,6 +33,16 @@ class WrongPort(ConfigError):
     code = "wrong_port"
 
 
+def wrong_text_port(address: str, line: bytes, why: str) -> WrongPort:
+    """For what answered in place of a broker's text port; one line of it says what it is."""
+    if line.startswith(b"HTTP/"):
+        return WrongPort(
+            f"{address} is an HTTP port, not the text port of a broker: use `--server {address}` or `holdfast.connect` "
+            "for it, or give the text port, which is 8080 unless set"
+        )
+    return WrongPort(f"{address} is not the text port of a broker: {why}")
+
+
 class AnswerLost(ConnectionLost):
     """The connection broke behind a publish that may not be sent twice: it was stored, or it was not.
 

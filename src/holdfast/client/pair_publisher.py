@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from holdfast.client.encoding import IdMaker, Value, value_bytes
-from holdfast.client.errors import ClientClosed, WrongPort, another
+from holdfast.client.errors import ClientClosed, another, wrong_text_port
 from holdfast.client.failover import (
     ACK_TIMEOUT_S_DEFAULT,
     PATIENCE_S_DEFAULT,
@@ -262,7 +262,7 @@ class PairPublisher:
         try:
             answer = parse_answer(line)
         except BadCommand as error:
-            self._fail_all(WrongPort(f"{self.broker} is not the text port of a broker: {error.message}"))
+            self._fail_all(wrong_text_port(str(self.broker), line, error.message))
             connection.end("it is not the text port of a broker")
             return
         if not isinstance(answer, Refused):

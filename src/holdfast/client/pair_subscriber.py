@@ -15,7 +15,7 @@ import random
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from holdfast.client.errors import ClientClosed, WrongPort, another
+from holdfast.client.errors import ClientClosed, another, wrong_text_port
 from holdfast.client.limits import CONNECT_TIMEOUT_S
 from holdfast.client.merging import Merge, Pong
 from holdfast.client.pair import (
@@ -305,7 +305,7 @@ class PairSubscriber:
         try:
             answer = parse_answer(line)
         except BadCommand as error:
-            self._fatal = WrongPort(f"{side.broker} is not the text port of a broker: {error.message}")
+            self._fatal = wrong_text_port(str(side.broker), line, error.message)
             connection.end("it is not the text port of a broker")
             return
         if isinstance(answer, Delivered):

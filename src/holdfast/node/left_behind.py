@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 
 import structlog
@@ -56,5 +57,5 @@ async def warn_of_left_behind(config: Config) -> None:
             directory=str(path),
             messages=messages,
             hint="they are acknowledged and not stored, and newer ones overtake them: start with --spill, or stop and "
-            "store them with `holdfast spill replay`",
+            f"store them with `holdfast spill replay {shlex.quote(str(path))}`",
         )

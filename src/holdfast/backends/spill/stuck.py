@@ -41,7 +41,7 @@ class Stuck:
                 directory=str(self._directory),
                 problem=str(error),
                 hint="other brokers go on without what is kept here; mend the disk, or stop this broker, copy the "
-                "files to another disk and store them with `holdfast spill replay`",
+                "files to another disk and store them with `holdfast spill replay DIRECTORY`",
             )
             self.let_others_go_on()
 

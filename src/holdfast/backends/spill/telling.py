@@ -71,5 +71,5 @@ class Teller:
             by=by,
             seconds=round(time.monotonic() - self._held_up_s),
             hint="it keeps older messages and does not store them: look at its log and restart it, or stop it: five "
-            "seconds after it is gone this one goes on, and `holdfast spill replay` stores what it kept",
+            "seconds after it is gone this one goes on, and `holdfast spill replay DIRECTORY` stores what it kept",
         )

@@ -164,7 +164,7 @@ def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], 
     if not counts["files"]:
         done = sum(each.is_file() for directory in directories for each in (Path(directory) / RECOVERED).glob("**/*"))
         print(f"nothing waits; {plural(done, 'file')} {'is' if done == 1 else 'are'} in {RECOVERED}/")
-        _tell_of_failed(recovered)
+        _tell_of_failed(recovered, directories)
         return
     columns = ("events", "stored", "duplicates", "already_stored")
     table = output.table("queue", *columns, numbers=columns)
@@ -178,10 +178,15 @@ def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], 
         f"{counts['stored']:,} stored, {plural(counts['duplicates'], 'duplicate')}, "
         f"{counts['already_stored']:,} stored before, {counts['set_aside']:,} set aside"
     )
-    _tell_of_failed(recovered)
+    _tell_of_failed(recovered, directories)
 
 
-def _tell_of_failed(recovered: Recovered) -> None:
+def _tell_of_failed(recovered: Recovered, directories: Sequence[str]) -> None:
+    from holdfast.backends.spill import files
+    from holdfast.cli.spill import command
+
     if count := recovered.failed:
         are = "line is" if count == 1 else "lines are"
-        output.note(f"holdfast: {count:,} {are} in failed/; see why with `holdfast spill export --failed DIRECTORY`")
+        where = [Path(each) for each in directories if files.failed_files(Path(each))]
+        commands = ", ".join(f"`{command('export', each)} --failed`" for each in where)
+        output.note(f"holdfast: {count:,} {are} in failed/; see why with {commands}")
