@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node import config
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.doctor import examine
 from tests.cli.program import HOLDFAST, Broker, Running, environment, holdfast, until
@@ -67,6 +68,35 @@ def test_wrong_setting_in_file_is_one_clear_line(tmp_path: Path, content: str, s
     assert refused.code == 1
     assert said in refused.err and "[bad_config]" in refused.err
     assert len(refused.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("SYNCC", "there is no setting HOLDFAST_SYNCC; did you mean HOLDFAST_SYNC?"),
+        ("SEGMENTS_BYTES", "did you mean HOLDFAST_SEGMENT_BYTES?"),
+        ("XYZZY", "there is no setting HOLDFAST_XYZZY; unset it"),
+        ("HTTP_PORT", "there is no setting HOLDFAST_HTTP_PORT;"),
+    ],
+)
+def test_misspelt_setting_in_the_environment_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    environment = {"HOLDFAST_" + name: "1"}
+    for command in (("config", "check"), ("up", "--data", str(tmp_path / "cluster"))):
+        refused = holdfast(*command, env=environment)
+        assert refused.code == 1 and said in refused.err and "[bad_config]" in refused.err, refused
+
+
+def test_what_kubernetes_sets_for_services_is_no_misspelt_setting() -> None:
+    """A service that is called holdfast, and one that is called holdfast-http."""
+    names = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "8090",
+        "SERVICE_PORT_TEXT": "8080",
+        "PORT": "tcp://10.0.0.1:8090",
+    }
+    names |= {"PORT_8090_TCP": "tcp://10.0.0.1:8090", "PORT_8090_TCP_PROTO": "tcp", "PORT_8090_TCP_ADDR": "10.0.0.1"}
+    environment = {f"HOLDFAST_{between}{name}": value for between in ("", "HTTP_") for name, value in names.items()}
+    assert config.load(None, environment, {}) == config.Config()
 
 
 def _refused(tmp_path: Path, *options: str) -> str:

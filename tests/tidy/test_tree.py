@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.node import config, environment
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 # A file is as long as its idea. This finds modules that may have grown a second one; it is no reason to cut one in two.
@@ -55,6 +57,13 @@ def test_nobody_is_told_to_install_what_an_index_has_under_our_name() -> None:
 def test_no_path_of_a_developers_machine_is_named() -> None:
     pattern = re.compile(r"(?<![.\w])/(ro" + r"ot|ho" + r"me|wo" + r"rk)/\w")
     assert [name for name, text in texts() if pattern.search(text)] == []
+
+
+def test_every_variable_of_the_environment_is_known() -> None:
+    """A broker refuses to start with one that is neither a setting nor in the list of the others."""
+    pattern = re.compile(r"(?<![\w.])HOLDFAST_[A-Z_]*[A-Z](?=[\"'`=])")
+    for name in {name for _, text in texts() for name in pattern.findall(text)}:
+        environment.settings_in({name: ""}, config.SETTINGS)  # raises for one that it does not know
 
 
 def test_nothing_dangerous_is_called() -> None:

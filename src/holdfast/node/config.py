@@ -28,9 +28,9 @@ from holdfast.model.errors import BadCursorName, BadValue, ConfigError
 from holdfast.model.names import NODE_NAME, cursor_name
 from holdfast.model.topics import TopicConfig
 from holdfast.model.waiting import RetentionWait
+from holdfast.node.environment import PREFIX, settings_in
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 
-ENVIRONMENT_PREFIX = "HOLDFAST_"
 _PORT_MAX = 65535
 _PAIR_HEARTBEAT_MS: Final = 1_000
 
@@ -462,10 +462,11 @@ def load_for_cluster(
 
     Of the environment only these are read: the others may be those of a broker beside the cluster.
     """
-    names = {ENVIRONMENT_PREFIX + name.upper() for name in OF_CLUSTERS}
     # Addresses are checked elsewhere; these only tell which nodes there are.
     places = {"node": nodes[0], "peer": "127.0.0.1:0", "peers": [f"{node}=127.0.0.1:0" for node in nodes]}
-    config = load(None, {name: value for name, value in environment.items() if name in names}, {**flags, **places})
+    given = _from_environment(environment)
+    wanted = {PREFIX + name.upper(): value for name, value in given.items() if name in OF_CLUSTERS}
+    config = load(None, wanted, {**flags, **places})
     return {name: value for name in OF_CLUSTERS if (value := getattr(config, name)) is not None}
 
 
@@ -501,14 +502,9 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings in the environment; other `HOLDFAST_*` variables belong to somebody else."""
-    lowered = {
-        name.removeprefix(ENVIRONMENT_PREFIX).lower(): value
-        for name, value in environment.items()
-        if name.startswith(ENVIRONMENT_PREFIX)
-    }
+    """Settings in the environment, also under the names of Queen MQ. Raises `ConfigError`."""
     aliased = {name: environment[alias] for alias, name in ALIASES.items() if alias in environment}
-    return aliased | {name: value for name, value in lowered.items() if name in SETTINGS}
+    return aliased | settings_in(environment, SETTINGS)
 
 
 def _checked_value(where: str, name: str, value: object) -> object:
