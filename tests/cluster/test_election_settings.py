@@ -33,6 +33,8 @@ PAIR = {"pair": "primary", "peers": PEERS.rpartition(",")[0], "peer": "127.0.0.1
         ({"election_timeout_ms": "700"}, ElectionSettings(100, 700, 700)),
         ({"initial_leader": "n2"}, ElectionSettings(initial_leader="n2")),
         ({"shrink_after_ms": "5000"}, ElectionSettings(shrink_after_ms=5000)),
+        # Alone so far, and others may join it.
+        ({"peers": "", "shrink_after_ms": "5000"}, ElectionSettings(shrink_after_ms=5000)),
     ],
 )
 def test_settings_of_elections_reach_the_consensus(flags: dict[str, str], wanted: ElectionSettings) -> None:
@@ -55,6 +57,7 @@ def test_settings_of_elections_reach_the_consensus(flags: dict[str, str], wanted
         (PAIR | {"election_timeout_ms": "500:1000"}, "one of a pair holds no elections"),
         (PAIR | {"shrink_after_ms": "5000"}, "one of a pair holds no elections"),
         (CLUSTER | {"shrink_after_ms": "100"}, "shrink_after_ms is '100'"),
+        ({"shrink_after_ms": "5000"}, "a broker without peers has nobody to go on without"),
         ({"misses": "5"}, "misses is a setting of a pair"),
         (CLUSTER | {"require_backup": "true"}, "require_backup is a setting of a pair"),
     ],

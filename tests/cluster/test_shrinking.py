@@ -259,7 +259,7 @@ async def test_node_that_hears_that_the_other_one_goes_on_alone_does_not_do_so_o
 @pytest.mark.parametrize(
     ("voters", "wanted"),
     [
-        (["n1", "n2", "n3"], "of two that lose sight of each other, one loses what it acknowledges then"),
+        (["n1", "n2", "n3"], "a node that is silent for 10s loses its vote. Two that only lose contact both go on"),
         (["n1", "n2"], "no vote: n3"),
         (["n2"], "n2 goes on alone: what it acknowledges is nowhere else"),
     ],

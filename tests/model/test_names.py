@@ -79,3 +79,10 @@ def test_place_of_a_callback_names_its_topic_whatever_that_is_called() -> None:
     for bad in ("callback:", "callback:a b", "callback:a|b:name", "callback::name", "other:name"):
         with pytest.raises(BadCursorName):
             names.place_name(bad)
+
+
+def test_names_in_errors_are_shown_as_they_were_typed() -> None:
+    with pytest.raises(BadTopicName, match=r"the topic name 'büro/büro/.*\.\.\.' has \d+ characters"):
+        names.topic_name("büro/" * 30)
+    with pytest.raises(BadTopicName, match=r"the topic name 'ü\\x1b\[1m' is not allowed"):
+        names.topic_name("ü\x1b[1m")

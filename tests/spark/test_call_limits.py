@@ -164,7 +164,7 @@ def test_call_that_cannot_be_interrupted_ends_its_process_and_leaves_where_it_wa
     assert ended.returncode == 1, ended.stderr.decode()
     [left] = tmp_path.iterdir()
     words = left.read_text()
-    assert words.startswith("[function_ended] a call of the function for orders/0/7 has ended its process, or was")
+    assert words.startswith("[function_ended] a worker process ended while the function ran for orders/0/7. Either")
     assert "most recent call first" in words
 
 

@@ -195,8 +195,10 @@ def _add_pair(add_row: Any, pair: dict[str, Any]) -> None:
 
 
 def shrinking_in_words(cluster: dict[str, Any]) -> str:
-    after = f"after {duration_text(cluster['shrink_after_ms'] / 1000)}"
-    what = f"{after}: of two that lose sight of each other, one loses what it acknowledges then"
+    after = duration_text(cluster["shrink_after_ms"] / 1000)
+    what = (
+        f"a node that is silent for {after} loses its vote. Two that only lose contact both go on, and one loses data"
+    )
     without = sorted(set(cluster["nodes"]) - set(cluster["voters"]))
     if len(cluster["voters"]) == 1:
         return f"[yellow]{cluster['voters'][0]} goes on alone: what it acknowledges is nowhere else[/yellow]"

@@ -143,4 +143,5 @@ def message_id(text: str) -> MessageId:
 
 
 def _shown(text: str) -> str:
-    return ascii(text if len(text) <= 60 else text[:57] + "...")
+    """As a person knows it; only what cannot be printed is escaped."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -305,6 +305,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if idle := [name for name in only_with_elections if getattr(self, name) is not None]:
                 kind = "one of a pair" if self.pair is not None else "a broker with a store of its own"
                 raise ConfigError(f"{idle[0]} is given, but {kind} holds no elections; leave it out")
+        may_have_peers = self.peers or self.peer is not None or self.join is not None
+        if self.shrink_after_ms is not None and not may_have_peers:
+            raise ConfigError(
+                "shrink_after_ms is given, but a broker without peers has nobody to go on without; leave it out"
+            )
         leader = self.initial_leader
         if leader is not None and leader not in (self.peer_addresses or (self.node,)):
             names = ", ".join(sorted(self.peer_addresses) or [self.node])

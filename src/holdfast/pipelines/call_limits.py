@@ -98,8 +98,9 @@ class CallLimit:
     def _expect_death(self, place: str) -> None:
         ends_after_s = self._limit_s + self._grace_s
         told = (
-            f"[{FunctionEnded.code}] a call of the function for {place} has ended its process, or was ended with it "
-            f"after {ends_after_s:g} s, since it could not be interrupted after {self._limit_s:g} s\n"
+            f"[{FunctionEnded.code}] a worker process ended while the function ran for {place}. Either the function "
+            f"ended it, or the call took longer than {self._limit_s:g} s, could not be interrupted, and was stopped "
+            f"after {ends_after_s:g} s\n"
         )
         file = _last_words()
         if file != _STDERR:

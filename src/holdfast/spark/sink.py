@@ -216,17 +216,17 @@ def _check_dead(
     last = calls.last_number(writer)
     if last is not None and last >= number:
         return
-    of = "" if messages is None else f" of its {messages}"
-    told = "" if place is None else f" ({place.told})"
+    of = "" if messages is None else f" of {messages}"
+    told = _told(number) if place is None else place.told
     such_as = next((each.such_as for each in staged if each.such_as), "")
     unknown = ""
     if messages is None and limit.text.endswith("%"):
         unknown = " The checkpoint does not say here how many messages the batch has: give dead-max as a number."
     raise with_code(
         TooManyDead,
-        f"{dead}{of} messages of {_told(number)}{told} would be dead letters, and at most {limit.text} are allowed "
-        f"(dead-max), such as {such_as}.{unknown} Nothing of the batch is written: correct what raises, or allow more, "
-        "and start it again with the same checkpoint",
+        f"{dead}{of} messages in the batch ({told}) would become dead letters, such as {such_as}. dead-max allows "
+        f"{limit.text}.{unknown} Nothing of the batch is written. Correct what raises, or allow more, and start it "
+        "again with the same checkpoint",
     )
 
 

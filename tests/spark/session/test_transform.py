@@ -68,7 +68,7 @@ def test_batch_with_too_many_dead_letters_is_not_written(
     }[way]
     given = [b"x%d" % number if number < 15 else b"%d" % number for number in range(40)]
     broker.publish_many(topic, given)
-    with pytest.raises(HoldfastError, match=r"15 of its 40 messages .* such as .*/0/\d+: ") as refused:
+    with pytest.raises(HoldfastError, match=r"15 of 40 messages in the batch .*, such as .*/0/\d+: ") as refused:
         run(**how, dead_max=limit)
     assert refused.value.code == "too_many_dead"
     assert values(broker, target) == [] == values(broker, f"{topic}.dead")
@@ -146,7 +146,7 @@ def test_call_that_cannot_be_interrupted_ends_the_pipeline_which_says_where(
 
     broker.create_topic(topic)
     broker.publish_many(topic, [b"0", b"stuck"])
-    with pytest.raises(HoldfastError, match=rf"a call of the function for {topic}/0/1 has ended its process") as ended:
+    with pytest.raises(HoldfastError, match=rf"a worker process ended while the function ran for {topic}/0/1") as ended:
         run(function=folded if is_stateful else stuck, is_stateful=is_stateful, call_timeout_s=1, batch_rows_max=1)
     assert ended.value.code == "function_ended"
     assert values(broker, target) == []
