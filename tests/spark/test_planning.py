@@ -448,18 +448,59 @@ def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_top
             client.create_topic("orders")
             client.publish_many("orders", [b"x"] * 5)
             wait_until(lambda: client.offset_at("orders.processed", "latest") == 5, "they are processed")
+            reached = finding_it_later.latestOffset(nothing, ReadAllAvailable())
             for _ in range(2):
-                finding_it_later.commit(finding_it_later.latestOffset(nothing, ReadAllAvailable()))
+                client.publish("orders", b"x")
+                wait_until(lambda: client.offset_at("orders.processed", "latest") > 5, "it is processed")
+                reached = finding_it_later.latestOffset(reached, ReadAllAvailable())
             assert not [cursor for cursor in client.cursors() if cursor.name == "g"]
             assert caplog.text.count("orders has a processor") == 1
             with pytest.raises(HoldfastError, match="leave groupId away") as refused:
                 first_place("orders", groupId="g")
             assert "orders.processed" in str(refused.value)
-            assert first_place("orders") == {"orders": {"0": 5}}
-            assert first_place("orders.processed", groupId="g") == {"orders.processed": {"0": 5}}
+            wait_until(lambda: client.offset_at("orders.processed", "latest") == 7, "they are processed")
+            assert first_place("orders") == {"orders": {"0": 7}}
+            assert first_place("orders.processed", groupId="g") == {"orders.processed": {"0": 7}}
             assert [(cursor.topic, cursor.name) for cursor in client.cursors() if cursor.name == "g"] == [
                 ("orders.processed", "g")
             ]
+
+
+def test_cursor_left_behind_by_a_driver_that_ended_is_moved_when_the_query_starts_again(
+    short_broker: BrokerProcess,
+) -> None:
+    """A new checkpoint with the same group would read again what the old one has written."""
+    servers = f"127.0.0.1:{short_broker.http_address[1]}"
+    given = {"servers": servers, "subscribe": "behind", "groupId": "g", "failOnDataLoss": "false"}
+    options = parse_options({**given, "startingOffsets": "earliest"})
+
+    def started() -> StreamReader:
+        return StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
+
+    with connect_blocking(f"holdfast://{servers}") as client, contextlib.ExitStack() as readers:
+
+        def stands_at() -> int:
+            return client.cursor("behind", "g").partitions[0].offset
+
+        client.create_topic("behind")
+        client.publish_many("behind", [b"x"] * 5)
+        first = started()
+        readers.callback(first.stop)
+        reached = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+        assert stands_at() == 0, "the batch is planned and not done"
+        again = started()
+        readers.callback(again.stop)
+        assert again.latestOffset(reached, ReadAllAvailable())["offsets"] == {"behind": {"0": 5}}
+        assert stands_at() == 5
+
+        client.delete_topic("behind")
+        client.create_topic("behind")
+        client.publish_many("behind", [b"x"] * 9)
+        client.seek("behind", "g", 1, 0)
+        last = started()
+        readers.callback(last.stop)
+        last.latestOffset(reached, ReadAllAvailable())
+        assert stands_at() == 1, "the query's offsets mean nothing in a topic that was made anew"
 
 
 @pytest.mark.parametrize("ago", ["-10s", "-90m", "-99999d", "-999999999s"])

@@ -1,7 +1,9 @@
 """A streaming query's progress as a cursor in the brokers, where its lag is seen next to that of other readers.
 
-Spark tells a source that a batch is done only when it plans the next one, so the last batch would never be told of. A
-listener hears of every batch as it ends; `session` adds one. Both say the same, and a cursor never moves back.
+The source moves the cursor when Spark asks it for the next batch: the one before is done then. A query that is stopped
+behind a batch, or has the trigger `once`, does not ask again. A listener hears of every batch as it ends; `session`
+adds one. But Spark calls it later, in the driver's Python, which may have ended by then; then the next start of the
+query moves the cursor. Both say the same, and a cursor never moves back.
 
 The cursors of a topic with a processor stand in what the processor makes, where offsets of the topic mean nothing: none
 is moved there. It is asked each time, since a processor may come, or a topic with one, while a query runs.
@@ -86,8 +88,11 @@ class ProgressListener(StreamingQueryListener):
                 continue
             try:
                 publish_progress(self._client(reached.servers), reached)
-            except HoldfastError as error:
-                _log.warning("the progress of %s is not shown: %s", reached.group, error)
+            except (HoldfastError, RuntimeError) as error:
+                # Where the program is at its end, Python starts no threads any more, and raises RuntimeError.
+                _log.warning(
+                    "the cursor of %s is not moved now: %s; the next start of the query moves it", reached.group, error
+                )
 
     def onQueryTerminated(self, event: Any) -> None:
         for client in self._clients.values():

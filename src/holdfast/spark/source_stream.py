@@ -61,13 +61,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._kept_places: BrokerPlaces | None = None
         self._initial: StreamOffsets | None = None
+        # Where the group's cursors were moved to last.
+        self._shown: dict[PartitionKey, int] | None = None
         self._known_ends: StreamOffsets | None = None
         self._target: StreamOffsets | None = None
         self._is_target_whole = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors read slices; connections and what was planned stay here.
-        return {**self.__dict__, "_kept_places": None, "_initial": None, "_known_ends": None, "_target": None}
+        kept_here = ("_kept_places", "_initial", "_shown", "_known_ends", "_target")
+        return {**self.__dict__, **dict.fromkeys(kept_here)}
 
     @property
     def _places(self) -> BrokerPlaces:
@@ -82,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
             self._initial = self._first_places()
+            self._shown = self._initial.places  # nothing is done yet
         return self._initial.as_json()
 
     def _first_places(self) -> StreamOffsets:
@@ -128,6 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = from_json(start)
         there = self._places.partitions(is_missing_fine=True, known=known)
         begin, ends = self._from_here_on(known, there)
+        self._show_done(known, there)
         self._known_ends = self._offsets(ends, there)
         if self._target is not None:
             if not self._is_target_whole:
@@ -142,6 +147,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._offsets({place: end for place, (_, end) in ranges.items()}, there)
         reached = reached._replace(began=_began(known, reached, begin))
         return self._with_those_gone(reached, known).as_json()
+
+    def _show_done(self, done: StreamOffsets, there: list[PartitionPlace]) -> None:
+        """Move the group's cursors to where the next batch begins.
+
+        Spark asks for that batch when the one before it is done, also when there will be none, and when a query is
+        started again on its checkpoint. It calls `commit` only when there is a next batch.
+        """
+        if self._options.group_id is None or done.places == self._shown:
+            return
+        from holdfast.spark.progress import publish_progress
+
+        self._shown = done.places
+        # In a topic that was made anew, offsets of the one before mean nothing.
+        places = done.of_topics({each.topic: each.created_ms for each in there})
+        publish_progress(self._places.client, done._replace(places=places, group=self._options.group_id))
 
     def _with_those_missed(
         self, target: StreamOffsets, known: StreamOffsets, there: list[PartitionPlace]
@@ -226,12 +246,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicePartition)
         return read_slice(self._options, self._schema, partition.slice)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        if self._options.group_id is not None:
-            from holdfast.spark.progress import publish_progress
-
-            publish_progress(self._places.client, from_json(end))
 
     def stop(self) -> None:
         if self._kept_places is not None:

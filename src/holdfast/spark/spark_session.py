@@ -6,9 +6,11 @@ the executors, and tells the brokers how far streaming queries are.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +43,8 @@ _LATE_COMPILING: Final = (
 )
 # PySpark asks it whether there is a numpy once a session is there. It brings pandas, which takes half a second.
 _IMPORTED_LATE: Final = "pyspark.testing.utils"
+# For the listener to move cursors in brokers that may be slow: no script should hang longer at its end.
+_HEAR_MS_MAX: Final = 5_000
 # A session that is asked for again has its listener.
 _listened_to: WeakSet[SparkSession] = WeakSet()
 
@@ -103,6 +107,7 @@ def session(
     if started not in _listened_to:
         _listened_to.add(started)
         started.streams.addListener(ProgressListener())
+        _hear_of_progress_at_exit()
     _sessions_of(started).setActiveSession(started._jsparkSession)
     return started
 
@@ -128,6 +133,25 @@ def active(spark: SparkSession) -> Iterator[SparkSession]:
                 sessions.setActiveSession(before.get())
             else:
                 sessions.clearActiveSession()
+
+
+@cache
+def _hear_of_progress_at_exit() -> None:
+    """Spark calls the listener a moment after a query has ended, when a script may be at its end, too."""
+    atexit.register(_hear_of_progress)
+
+
+def _hear_of_progress() -> None:
+    """Wait until the listener has heard of all batches. Without it cursors may be behind until the next start."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    # `spark.stop()` has waited for the listener itself.
+    if context is None or context._jsc is None:
+        return
+    with contextlib.suppress(Py4JError, OSError):
+        context._jsc.sc().listenerBus().waitUntilEmpty(_HEAR_MS_MAX)
 
 
 def _sessions_of(spark: SparkSession) -> Any:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import BlockingClient
+from holdfast.spark import class_archive
 from holdfast.testing import LocalCluster
 from tests.spark.session.conftest import Reading
 from tests.support.broker_process import wait_until
@@ -42,6 +46,28 @@ def test_restart_goes_on_where_the_checkpoint_is(
     progress = reading.to_parquet(tmp_path, **options)
     assert [each["numInputRows"] for each in progress] == [10]
     assert places(spark, tmp_path) == [(0, n) for n in range(50)] + [(1, n) for n in range(60)]
+
+
+def test_cursor_is_at_the_end_where_a_script_ends_without_stopping_spark(
+    servers: str, broker: BlockingClient, topic: str, tmp_path: Path
+) -> None:
+    """Spark calls the listener of a query's progress later, in a Python that has ended."""
+    broker.publish_many(topic, [b"x"] * 63)
+    script = f"""
+import holdfast.spark
+
+spark = holdfast.spark.session("local[2]")
+rows = spark.readStream.format("holdfast").options(
+    servers="{servers}", subscribe="{topic}", startingOffsets="earliest", groupId="billing"
+)
+query = rows.load().writeStream.format("parquet").option("path", "rows").option("checkpointLocation", "checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
+"""
+    environment = {**os.environ, class_archive.SWITCH: "use"}
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()[-4000:]
+    assert broker.cursor(topic, "billing").lag == 0
+    assert "Py4JException" not in ended.stderr.decode()
 
 
 @pytest.mark.parametrize("starting", [None, '{"TOPIC": {"0": -1}}', '{"TOPIC": {}}'])
