@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.consensus.members import Members
 from holdfast.consensus.membership import Place
-from holdfast.model.ids import TopicName
+from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.cluster.nodes import Nodes, running, until
 
@@ -70,4 +72,27 @@ async def test_founder_whose_control_log_was_emptied_does_not_lead_alone_the_clu
     await all_vote(nodes)
     assert nodes.backends["n1"].groups.me != life
     assert not nodes.failed
+    await nodes.stop()
+
+
+async def test_last_node_of_a_cluster_that_others_founded_serves_without_its_control_log(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, 1)
+    await nodes.start()
+    await nodes.backends["n1"].create_topic(ORDERS, TopicConfig())
+    nodes.add("n2", "n1")
+    await nodes.start("n2")
+    last = nodes.backends["n2"]
+    await until(lambda: is_voter(last, "n2"))
+    await nodes.brokers["n2"].publish(ORDERS, [NewMessage(value=b"acknowledged")])
+    await last.remove_member("n1")
+    await until(lambda: last.state.membership.rows["n1"].place is Place.REMOVED)
+    await until(lambda: last.control.kept == last.control.applied)
+    await nodes.stop()
+    shutil.rmtree(tmp_path / "n2" / "control")
+    nodes.addresses.pop("n1")
+    nodes.peers_of["n2"] = {}
+    nodes.join_of.clear()
+    await nodes.start("n2")
+    await nodes.brokers["n2"].publish(ORDERS, [NewMessage(value=b"more")])
+    assert nodes.backends["n2"].end_offset(PartitionId(ORDERS, 0)) == 2
     await nodes.stop()

@@ -7,7 +7,6 @@ were replaced long ago; it could acknowledge with too few disks, so they do not 
 
 That alone would not stop the node with the old members: with them, it and others like it may be a majority. So a node
 that hears of a disagreement takes part in nothing while `is_outvoted` says so: it does not lead, vote or acknowledge.
-Where the rows of its own state contradict its configuration, it need not hear of any (`why_outdated`).
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from holdfast.backends.cluster.commands import COMMANDS_MAX
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import Members, MembersAt, members_at, members_in_log
-from holdfast.consensus.membership import Member, Membership, Place
 from holdfast.consensus.messages import HardState
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.replica_names import node_of
@@ -64,23 +61,6 @@ def is_outvoted(own: Known, agreeing: Collection[str], contradicting: Collection
     not_older = [known for known in contradicting if known.at.since >= own.at.since]
     named = {node_of(voter) for known in (own, *not_older) for voter in known.at.members.voters}
     return bool(not_older) and 2 * len(named & set(agreeing)) <= len(named)
-
-
-def why_outdated(at: MembersAt, rows: Collection[Member]) -> str | None:
-    """Why the members are older than the state of the same entry, by its rows; `None` if the two fit.
-
-    A node that has settled has a place in the control group until it leaves, and a disk that has left votes no more. So
-    a row that was decided after the members began must not contradict them.
-    """
-    membership, nodes = Membership(rows), set(map(node_of, at.members.everybody))
-    gone = {node_of(voter) for voter in at.members.voters if membership.is_removed(voter)}
-    for row in rows:
-        entry = row.number // COMMANDS_MAX
-        if entry > at.since and row.place is Place.VOTER and row.node not in nodes:
-            return f"its members are those of entry {at.since} of the control log, and {row.node} has joined since"
-        if entry > at.since and row.node in gone:
-            return f"its members are those of entry {at.since} of the control log, and {row.node} has left since"
-    return None
 
 
 def known_at_start(state: HardState | None, shape: LogShape) -> Known | None:

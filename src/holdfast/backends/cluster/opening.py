@@ -2,8 +2,7 @@
 
 A node that stands alone serves around damage: there is nobody to ask. A node with peers must not: what it lost
 may be what a majority relied on. It begins a new life before it takes part in anything, sets the damaged parts
-aside, and is let in again as a newcomer that gets them from the others. So does one that would elect by members that
-were replaced.
+aside, and is let in again as a newcomer that gets them from the others.
 """
 
 from __future__ import annotations
@@ -18,19 +17,17 @@ import structlog
 
 from holdfast.backends.cluster import commands, levels, snapshots, state_versions
 from holdfast.backends.cluster.commands import DeleteTopic, RaiseLevel
-from holdfast.backends.cluster.configurations import why_outdated
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.log_shapes import shape_of
-from holdfast.backends.cluster.state import Loaded, StateStore, set_aside
+from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.backends.cluster.topic_files import TopicFiles, report_damage
 from holdfast.backends.cluster.topics import group_of
-from holdfast.consensus.members import Members, MembersAt, members_at, members_in_log
-from holdfast.consensus.membership import Membership
-from holdfast.consensus.replica_names import life_of, node_of, replica_id
+from holdfast.consensus.members import members_in_log
+from holdfast.consensus.replica_names import life_of, node_of
 from holdfast.model.entries import KIND_COMMAND, NOTE_HEAD_BYTES
 from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError
-from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs, TopicName
+from holdfast.model.ids import LogIndex, Offset, TimestampMs, TopicName
 from holdfast.model.limits import MIB
 from holdfast.model.names import path_part
 from holdfast.model.topics import Topic
@@ -128,11 +125,6 @@ class Opening:
         if had_control:
             self._look_for_others(hard_states, control_log)
         store, loaded = self._open_state()
-        if (why := self._why_members_are_old(hard_states, control_log, loaded)) is not None:
-            self._lose_membership(why, hard_states, control_log, loaded)
-            store.close_now()
-            set_aside(self._directory.state_file, f".outdated-{self._now_ms()}")
-            store, loaded = self._open_state()
         undo.callback(store.close_now)
         if recovery.holes:
             self._lose("the control log is damaged")
@@ -197,37 +189,6 @@ class Opening:
             on_damage=self._lose,
             may_salvage=not self._has_peers,
         )
-
-    def _why_members_are_old(self, hard_states: HardStates, control_log: PartitionLog, loaded: Loaded) -> str | None:
-        """Why the members that this node would elect by are not those of its state.
-
-        An older build left this where it was killed while it took over another node's state.
-        """
-        saved = hard_states.of(CONTROL)
-        is_other_damage = control_log.holes() or loaded.applied < control_log.first_index - 1
-        if saved is None or self._is_pair or loaded.is_incomplete or is_other_damage:
-            return None
-        history = members_in_log(saved.members, shape_of(control_log))
-        return why_outdated(members_at(history, loaded.applied), loaded.members)
-
-    def _lose_membership(self, why: str, hard_states: HardStates, control_log: PartitionLog, loaded: Loaded) -> None:
-        """Be let in by the others as a node with a new disk, and get from them all that was decided.
-
-        With the old members this node may have decided what the others never heard of, so its state is set aside. The
-        nodes of that state stand in for the members, or a node whose old members were only itself would go on alone at
-        the next start. Crash cases: before they are saved, all this is found once more; after it, the state is kept,
-        and the node is let in all the same.
-        """
-        self._has_peers = True  # whatever the old members say
-        self._lose(why)
-        control_log.reset(LogIndex(1), Offset(0), Term(0))
-        saved = hard_states.of(CONTROL)
-        assert saved is not None
-        nodes = Membership(loaded.members).wanted(saved.members[-1].members.everybody)
-        voters = {replica_id(node, loaded.nodes[node].life) for node in nodes if node in loaded.nodes}
-        stand_in = MembersAt(LogIndex(-1), Term(max(1, saved.term)), Members(saved.members[-1].members.voters | voters))
-        hard_states.put(CONTROL, saved._replace(members=(stand_in,)), lambda: None)
-        hard_states.sync_now()
 
     def _join(self, control_log: PartitionLog, loaded: Loaded, *, is_damaged: bool) -> None:
         """Make the control log and the state fit together; see the crash cases in `state.py`."""

@@ -16,8 +16,6 @@ the two. Crash cases:
 - *the file is ahead of the log*: only after an installation was cut short between its two steps (the file
   first, the log second); the log is begun anew behind `applied`, with the members that `votes.log` has for that entry
   (`snapshots.py`).
-- *rows of members that are newer than the members in `votes.log`*: an older build was killed at that point, and did
-  not save those. The file is set aside as `state.sqlite.outdated-…`, and the node is let in anew (`opening.py`).
 - *a topic's directory without a row*, or the other way round: creating makes the directory first and deleting
   removes it first, and both are done again from the log, which recognises a topic by its token.
 - *the file is damaged*: it is set aside under another name, never deleted; what can still be read from it
@@ -349,11 +347,6 @@ def _rebuilt(path: Path, set_aside: Path, why: str, *, may_salvage: bool) -> tup
         _move(set_aside, path)
         raise DataDirectoryError(f"{path} is damaged ({why}) and cannot be rebuilt: {error}") from error
     return connection, loaded
-
-
-def set_aside(path: Path, suffix: str) -> None:
-    """Give a file that is closed another name, and keep it."""
-    _move(path, path.with_name(path.name + suffix))
 
 
 def _move(path: Path, target: Path) -> None:
