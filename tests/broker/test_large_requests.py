@@ -12,7 +12,7 @@ import pytest
 from holdfast.broker.broker import Broker
 from holdfast.broker.dedupe import DedupeWindow
 from holdfast.broker.recognising import Recognised
-from holdfast.model.errors import BadMessageId, NotLeader
+from holdfast.model.errors import BadMessageId, NotLeader, OutcomeUnknown, TopicNotFound
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.limits import MESSAGES_AT_ONCE_MAX
 from holdfast.model.messages import NewMessage
@@ -113,7 +113,7 @@ async def test_others_get_their_turn_after_a_part_of_a_large_request(
         note()
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(desk.broker.turns, "take", take)
+    monkeypatch.setattr(desk.broker.turns, "take_for_request", take)
     future = way(desk.broker)
     if way is not publish:
         work.done.clear()  # making the request was work, too
@@ -225,7 +225,7 @@ async def test_large_request_is_not_stored_by_a_node_that_lost_the_partition_mea
 
         real = Recognised.reserve
         patched.setattr(Recognised, "reserve", reserve)
-        patched.setattr(desk.broker.turns, "take", take)
+        patched.setattr(desk.broker.turns, "take_for_request", take)
         large = desk.broker.publish_large("t", messages())
         await taken.wait()
         again = desk.send(("0", b"0"))
@@ -236,3 +236,49 @@ async def test_large_request_is_not_stored_by_a_node_that_lost_the_partition_mea
             await again
     assert await desk.values() == [b"before"]
     assert not any(result.duplicate for result in await desk.broker.publish_large("t", messages()))
+
+
+async def test_node_that_stops_asking_for_its_large_batch_does_not_block_the_partition(desk: Desk) -> None:
+    await desk.send(("known", b"before"))
+
+    async def handler() -> None:
+        await desk.broker.publisher.publish_forwarded(PARTITION, batch_builder.build_batch(messages(), 1_000))
+
+    asking = asyncio.ensure_future(handler())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    async with asyncio.timeout(60):
+        await desk.broker.publisher.publish_forwarded(PARTITION, values_batch(b"behind"))
+    assert (await desk.values())[-1] == b"behind"
+
+
+async def test_large_request_goes_into_no_topic_that_was_made_anew_meanwhile(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.send(("0", b"0"))
+    is_paused, may_go_on = asyncio.Event(), asyncio.Event()
+    reserve = Recognised.reserve
+
+    def noticed(recognised: Recognised) -> None:
+        reserve(recognised)
+        is_paused.set()
+
+    async def take() -> None:
+        if is_paused.is_set():
+            await may_go_on.wait()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Recognised, "reserve", noticed)
+    monkeypatch.setattr(desk.broker.turns, "take_for_request", take)
+    large = desk.broker.publish_large("t", messages(), 0)
+    await is_paused.wait()
+    await desk.broker.delete_topic("t")
+    await desk.broker.create_topic("t", TopicConfig())
+    await desk.send(("other", b"other"))
+    may_go_on.set()
+    with pytest.raises((TopicNotFound, OutcomeUnknown)):
+        await large
+    assert await desk.values() == [b"other"]
+    results = await desk.broker.publish("t", messages(10), 0)
+    assert not any(result.duplicate for result in results)

@@ -52,6 +52,17 @@ async def test_reader_that_gives_up_as_its_turn_comes_leaves_it_to_the_next_one(
     assert outgoing.bytes_held == 10
 
 
+async def test_reader_that_gave_up_before_its_turn_gives_back_nothing() -> None:
+    outgoing = Outgoing(bytes_max=10)
+    outgoing.hold(10)
+    waiting = asyncio.create_task(outgoing.room(10))
+    await turns()
+    waiting.cancel()
+    outgoing.hold(-10)
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert outgoing.bytes_held == 0
+
+
 async def test_room_is_short_when_half_of_it_is_used() -> None:
     outgoing = Outgoing(bytes_max=100)
     assert outgoing.has_ample_room(50) and not outgoing.has_ample_room(51)
@@ -75,6 +86,28 @@ async def test_network_is_looked_at_between_the_turns_of_many_readers() -> None:
         rounds += 1
     # Half a second of work in pieces of a hundredth, and not in one.
     assert rounds > 20
+
+
+async def test_large_requests_go_on_however_many_readers_take_turns() -> None:
+    shared, rounds, is_done = Turns(), 0, False
+
+    async def read() -> None:
+        while not is_done:
+            await shared.take()
+            busy_until = time.thread_time() + 0.002
+            while time.thread_time() < busy_until:
+                pass
+
+    readers = [asyncio.create_task(read()) for _ in range(100)]
+    await turns()
+    taking = asyncio.create_task(shared.take_for_request())
+    while not taking.done():
+        await asyncio.sleep(0)
+        rounds += 1
+    is_done = True
+    await asyncio.gather(*readers)
+    # Behind the readers it would be more than ten.
+    assert rounds <= 5
 
 
 def test_pieces_of_all_connections_stay_within_their_bound() -> None:

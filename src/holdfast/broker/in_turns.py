@@ -23,13 +23,13 @@ class InTurns:
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        return task
+        return asyncio.shield(task)
 
     async def run(self, work: Paused[T]) -> T:
         """The result of work; at each of its pauses others go on."""
         try:
             while True:
-                await self._turns.take()
+                await self._turns.take_for_request()
                 next(work)
         except StopIteration as finished:
             result: T = finished.value

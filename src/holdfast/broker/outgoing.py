@@ -12,6 +12,7 @@ What is read takes a while, so room for it is held before the read, and given ba
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -74,11 +75,13 @@ class Outgoing:
         try:
             await waiting.turn
         except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if waiting.turn.cancelled():
+                # It may have been passed over already.
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(waiting)
                 self._let_on()
             else:
-                self.hold(-size)
+                self.hold(-size)  # its turn had come
             raise
 
     def _let_on(self) -> None:

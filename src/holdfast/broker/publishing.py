@@ -25,7 +25,7 @@ from holdfast.broker.results import Gathered, then
 from holdfast.broker.stamped import StampedAppends
 from holdfast.broker.stats import BrokerStats
 from holdfast.model import names
-from holdfast.model.errors import HoldfastError, NotLeader, ShuttingDown
+from holdfast.model.errors import HoldfastError, NotLeader, ShuttingDown, TopicNotFound
 from holdfast.model.ids import NO_OFFSET, Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.limits import MESSAGES_AT_ONCE_MAX
 from holdfast.model.messages import BatchPublished, NewMessage, Published
@@ -235,6 +235,7 @@ class Publisher:
     ) -> Paused[None]:
         """Append those of `messages` that belong to one partition, less the ones that are there already."""
         window, reign = self._windows.of(partition), self._backend.reign(partition)
+        topic = self._backend.topic(partition.topic)
         has_ids = any(messages[place].id is not None for place in places)
         if self._is_elsewhere(partition, is_due=is_due) or (has_ids and window is None):
             # Another node leads, or this one has only just begun to.
@@ -256,6 +257,8 @@ class Publisher:
                 return
             agreed_ms = self._windows.agreed_ms(partition) if has_ids else None
             batch = yield from self._building(messages, recognised.fresh, times_ms, agreed_ms)
+            if self._backend.topic(partition.topic) != topic:
+                raise TopicNotFound(f"topic {partition.topic} was deleted while the request was worked on")
             if self._is_elsewhere(partition, is_due=is_due) or (has_ids and self._backend.reign(partition) != reign):
                 # During a pause: another leader may have stored what was found to be new here. The window may be the
                 # same again, with what that leader stored.

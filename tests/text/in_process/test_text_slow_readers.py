@@ -132,6 +132,53 @@ async def test_live_messages_are_not_delayed_by_readers_that_hold_all_the_room(b
     outgoing.hold(-2 * outgoing.bytes_max)
 
 
+async def test_large_messages_reach_all_readers_when_there_is_room_for_one_at_a_time(broker: Serving) -> None:
+    outgoing = broker.node.broker.outgoing
+    outgoing.bytes_max = 1_000_000
+    outgoing.hold(900_000)
+    readers = [await broker.subscribe(b"t%d" % number) for number in range(6)]
+    for number in range(6):
+        await broker.http("POST", f"/v1/topics/t{number}/messages", {"messages": [{"value": "x" * 400_000}]})
+    assert broker.node.broker.stats.delivered_bytes == 0
+    outgoing.hold(-400_000)
+    for reader in readers:
+        assert len(await reader.line()) > 400_000
+    outgoing.hold(-500_000)
+    await until(lambda: outgoing.bytes_held == 0, "nothing is held")
+    for reader in readers:
+        reader.writer.close()
+
+
+async def test_client_that_hangs_up_while_its_subscriptions_wait_for_room_gives_back_what_it_held(
+    broker: Serving,
+) -> None:
+    outgoing = broker.node.broker.outgoing
+    outgoing.bytes_max = 6_000_000
+    outgoing.hold(5_000_000)
+    talk = await broker.raw(receive_buffer_bytes=4096)
+    assert await talk.line() == CONNACK
+    for number in range(4):
+        assert await talk.ask(b"SUBSCRIBE|t%d" % number) == SUBACK
+    talk.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    for number in range(4):
+        await broker.http("POST", f"/v1/topics/t{number}/messages", {"messages": [{"value": "x" * 4_000_000}]})
+    await until(lambda: outgoing.is_short, "they wait")
+    outgoing.hold(-5_000_000)
+    await until(lambda: broker.node.broker.stats.delivered_bytes > 0, "one of them goes on")
+    talk.writer.transport.abort()
+    await until(lambda: broker.node.broker.stats.subscriptions == 0, "it is gone")
+    await until(lambda: outgoing.bytes_held == 0, "it holds nothing, and nothing less")
+
+
+async def test_small_answer_does_not_wait_for_room(broker: Serving) -> None:
+    outgoing = broker.node.broker.outgoing
+    await broker.publish(b"t", [b"x"])
+    outgoing.hold(2 * outgoing.bytes_max)
+    answer = await broker.http("GET", "/v1/topics/t/partitions/0/messages")
+    assert len(answer["messages"]) == 1
+    outgoing.hold(-2 * outgoing.bytes_max)
+
+
 async def test_what_a_client_takes_is_seen_though_this_process_holds_as_much_as_before() -> None:
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()

@@ -6,12 +6,13 @@ from typing import Final
 
 import msgspec
 
+from holdfast.broker.cursors import CursorRead
 from holdfast.frontends.http import schema
 from holdfast.frontends.http.errors import decoded
 from holdfast.frontends.http.exchange import JSON_TYPE, Request, Response, json_response, no_content
 from holdfast.frontends.http.params import FlagParam, PlaceParam
 from holdfast.frontends.http.publish import finished
-from holdfast.frontends.http.read import MAX, MAX_BYTES, WAIT_MS, message
+from holdfast.frontends.http.read import MAX, MAX_BYTES, WAIT_MS, message, size_of_messages
 from holdfast.frontends.http.services import Services, Woken
 from holdfast.model.ids import Offset
 
@@ -45,11 +46,18 @@ async def read_cursor(services: Services, request: Request) -> Response:
     messages_max, bytes_max = MAX.of(request.query), MAX_BYTES.of(request.query)
     wait_s = WAIT_MS.of(request.query) / 1000
 
+    async def read(room: int) -> CursorRead:
+        return await broker.read_cursor(
+            topic, name, start=start, messages_max=messages_max, bytes_max=room, auto_ack=auto_ack
+        )
+
     async def read_once() -> tuple[list[schema.Message], dict[int, Offset]]:
-        async with services.room(bytes_max) as room:
-            found = await broker.read_cursor(
-                topic, name, start=start, messages_max=messages_max, bytes_max=room, auto_ack=auto_ack
-            )
+        if auto_ack:
+            # What is acknowledged cannot be read again.
+            async with services.room(bytes_max) as room:
+                found = await read(room)
+        else:
+            found = await services.read_in_room(read, _size_of, bytes_max)
         broker.stats.count_delivery(len(found.messages), sum(len(stored.value) for _, stored in found.messages))
         return [message(stored, partition) for partition, stored in found.messages], found.ack
 
@@ -59,6 +67,10 @@ async def read_cursor(services: Services, request: Request) -> Response:
         if await services.wait(request, source, positions, wait_s) is Woken.DATA:
             messages, ack = await read_once()
     return json_response(schema.CursorMessages(messages, {str(number): offset for number, offset in ack.items()}))
+
+
+def _size_of(found: CursorRead) -> int:
+    return size_of_messages([stored for _, stored in found.messages])
 
 
 async def ack_cursor(services: Services, request: Request) -> Response:

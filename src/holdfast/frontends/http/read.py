@@ -80,8 +80,8 @@ async def read(services: Services, request: Request) -> Response:
     offset = await services.broker.resolve_offset(topic, partition, place, stale=stale or is_offset)
     reading = _Reading(services, request, topic, partition, offset, stale=stale)
     if prefers(request.header(b"accept"), (JSON_TYPE, BATCHES_TYPE)) == BATCHES_TYPE:
-        return reading.batches_response(await reading.at_least_one(reading.batches, wait_s))
-    return reading.messages_response(await reading.at_least_one(reading.messages, wait_s))
+        return reading.batches_response(await reading.at_least_one(reading.batches, _size_of_batches, wait_s))
+    return reading.messages_response(await reading.at_least_one(reading.messages, size_of_messages, wait_s))
 
 
 class _Reading:
@@ -103,18 +103,19 @@ class _Reading:
         self._is_current = stale
         self._created_ms = self._topic_created_ms()
 
-    async def at_least_one(self, read_once: Callable[[int], Awaitable[T]], wait_s: float) -> T:
+    async def at_least_one(
+        self, read_once: Callable[[int], Awaitable[T]], size_of: Callable[[T], int], wait_s: float
+    ) -> T:
         """What is there, or what comes within `wait_s`."""
-        async with self._services.room(self._bytes_max) as bytes_max:
-            found = await read_once(bytes_max)
+        services = self._services
+        found = await services.read_in_room(read_once, size_of, self._bytes_max)
         if found:
             return found
         self._is_current = True
         if wait_s:
             positions = {self._partition: self._offset}
-            if await self._services.wait(self._request, self._topic, positions, wait_s) is Woken.DATA:
-                async with self._services.room(self._bytes_max) as bytes_max:
-                    return await read_once(bytes_max)
+            if await services.wait(self._request, self._topic, positions, wait_s) is Woken.DATA:
+                return await services.read_in_room(read_once, size_of, self._bytes_max)
         return found
 
     async def batches(self, bytes_max: int) -> Sequence[memoryview]:
@@ -211,6 +212,14 @@ async def offset_at(services: Services, request: Request) -> Response:
         offset = await broker.offset_at(topic, partition, timestamp_ms)
     headers = [] if stale_ms is msgspec.UNSET else [(STALE_HEADER, b"%d" % stale_ms)]
     return json_response(schema.OffsetAnswer(offset, stale_ms), headers=headers)
+
+
+def _size_of_batches(batches: Sequence[memoryview]) -> int:
+    return sum(map(len, batches))
+
+
+def size_of_messages(messages: Sequence[StoredMessage]) -> int:
+    return sum(map(_size_of, messages))
 
 
 def _size_of(stored: StoredMessage) -> int:

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.queues import Queues
@@ -26,6 +26,8 @@ from holdfast.model.limits import KIB
 from holdfast.model.metrics import MetricsSource
 from holdfast.model.spill import FileBuffer
 from holdfast.transactions.service import Transactions
+
+T = TypeVar("T")
 
 # A body that takes longer than a millisecond to work on.
 _LARGE_BYTES: Final = 128 * KIB
@@ -105,7 +107,7 @@ class Services:
     async def turn(self, size: int) -> None:
         """Before work on a request of `size` bytes that keeps the event loop busy: others go on in between."""
         if size > _LARGE_BYTES:
-            await self.broker.turns.take()
+            await self.broker.turns.take_for_request()
 
     async def body_of(self, request: Request) -> bytes:
         """The whole body, once there is time to work on one of its size."""
@@ -115,12 +117,30 @@ class Services:
 
     @contextlib.asynccontextmanager
     async def room(self, bytes_max: int) -> AsyncIterator[int]:
-        """Room to read an answer of up to `bytes_max`, and how many bytes to read. Raises `Overloaded`."""
+        """Room to read an answer of up to `bytes_max`, and how many bytes to read: fewer where room is short."""
         outgoing = self.broker.outgoing
         await self.broker.turns.take()
-        is_ample = outgoing.has_ample_room(bytes_max)
-        # A read gives one message at least.
-        size = bytes_max if is_ample else self.broker.message_bytes_max
+        if not outgoing.has_ample_room(bytes_max):
+            yield min(bytes_max, _SHORT_BYTES)
+            return
+        outgoing.hold(bytes_max)
+        try:
+            yield bytes_max
+        finally:
+            outgoing.hold(-bytes_max)
+
+    async def read_in_room(self, read: Callable[[int], Awaitable[T]], size_of: Callable[[T], int], bytes_max: int) -> T:
+        """What `read` gives of at most so many bytes. It may be called twice. Raises `Overloaded`.
+
+        A read gives one message at least. If that is large, and there is no room, it is read again when there is.
+        """
+        outgoing = self.broker.outgoing
+        async with self.room(bytes_max) as room:
+            found = await read(room)
+            size = size_of(found)
+        if size <= _SHORT_BYTES or outgoing.has_room(size):
+            return found
+        del found
         try:
             async with asyncio.timeout(ROOM_PATIENCE_S):
                 await outgoing.room(size)
@@ -130,7 +150,7 @@ class Services:
                 f"{outgoing.bytes_max} is the most: try again in a moment"
             ) from None
         try:
-            yield bytes_max if is_ample else min(bytes_max, _SHORT_BYTES)
+            return await read(room)
         finally:
             outgoing.hold(-size)
 

@@ -88,13 +88,11 @@ async def _events(
             idle = True
             for number in positions:
                 await services.broker.turns.take()
-                piece = await _next_piece(services, topic, number, positions, followed)
-                if piece:
+                events, held = await _next_events(services, topic, number, positions, followed)
+                if events:
                     idle = False
-                    held = _COPIES * len(piece) if len(piece) > piece_bytes(services.tails) else 0
-                    services.broker.outgoing.hold(held)
                     try:
-                        yield piece
+                        yield events
                     finally:
                         services.broker.outgoing.hold(-held)
             if not idle:
@@ -113,10 +111,39 @@ async def _events(
         services.tails -= 1
 
 
+async def _next_events(
+    services: Services, topic: str, number: int, positions: dict[int, Offset], followed: Topic | None
+) -> tuple[bytes, int]:
+    """What comes next in one partition, or nothing, and how much is held for it; moves the position behind it."""
+    outgoing = services.broker.outgoing
+    piece = await _next_piece(services, topic, number, positions, followed)
+    if not isinstance(piece, Piece):
+        return piece, 0
+    size = sum(map(len, piece.data))
+    held = _COPIES * size if size > piece_bytes(services.tails) else 0
+    if held and not outgoing.has_room(held):
+        # A large message. Nothing of it is held while it waits for room.
+        del piece
+        await outgoing.room(held)
+        try:
+            piece = await _next_piece(services, topic, number, positions, followed)
+        except BaseException:
+            outgoing.hold(-held)
+            raise
+        if not isinstance(piece, Piece):
+            outgoing.hold(-held)
+            return piece, 0
+    else:
+        outgoing.hold(held)
+    positions[number] = piece.next_offset
+    services.broker.stats.count_delivery(len(piece.offsets), size)
+    return _events_of(number, piece, positions), held
+
+
 async def _next_piece(
     services: Services, topic: str, number: int, positions: dict[int, Offset], followed: Topic | None
-) -> bytes:
-    """What comes next in one partition, or nothing; moves the position behind it."""
+) -> Piece | bytes:
+    """What stands at the position of one partition; or that messages are gone, behind which the position is moved."""
     broker, cache = services.broker, services.events
     position = positions[number]
     _check_topic(services, topic, followed)
@@ -147,16 +174,7 @@ async def _next_piece(
         cache.keep(place, [one.offset for one in found], [_encode(message(one, number)) for one in found])
         piece = cache.find(place, bytes_max)
         assert piece is not None, "the newest are kept"
-    size = sum(map(len, piece.data))
-    if size > bytes_max and not broker.outgoing.has_room(_COPIES * size):
-        # A large message. Nothing of it is held while it waits for room.
-        del piece
-        await broker.outgoing.room(_COPIES * size)
-        broker.outgoing.hold(-_COPIES * size)
-        return b""
-    positions[number] = piece.next_offset
-    broker.stats.count_delivery(len(piece.offsets), size)
-    return _events_of(number, piece, positions)
+    return piece
 
 
 def _check_topic(services: Services, topic: str, followed: Topic | None) -> None:

@@ -136,19 +136,28 @@ class Subscription:
             if piece is None or self._outlet.is_full:
                 return
             size = len(piece.lines)
-            if size > self._outlet.piece_bytes and not outgoing.has_room(size):
-                # A large message. Nothing of it is held while it waits for room.
-                del piece
-                await outgoing.room(size)
-                outgoing.hold(-size)
-                return
             left -= size
-            follower.positions[number] = piece.next_offset
-            self._outlet.write(piece.lines)
-            self._broker.stats.count_delivery(piece.messages, size)
-            if self.cursor is not None or self._is_marked:
-                self._unconfirmed.append((self._outlet.written_bytes(), number, piece.next_offset))
-                self._confirm_later()
+            if size <= self._outlet.piece_bytes or outgoing.has_room(size):
+                self._write(follower, number, piece)
+                continue
+            # A large message. Nothing of it is held while it waits for room.
+            del piece
+            await outgoing.room(size)
+            try:
+                piece = await self._next_piece(follower, number)
+                if piece is not None and not self._outlet.is_full:
+                    self._write(follower, number, piece)
+            finally:
+                # What of it is not taken counts as held by now.
+                outgoing.hold(-size)
+
+    def _write(self, follower: Follower, number: int, piece: Piece) -> None:
+        follower.positions[number] = piece.next_offset
+        self._outlet.write(piece.lines)
+        self._broker.stats.count_delivery(piece.messages, len(piece.lines))
+        if self.cursor is not None or self._is_marked:
+            self._unconfirmed.append((self._outlet.written_bytes(), number, piece.next_offset))
+            self._confirm_later()
 
     async def _next_piece(self, follower: Follower, number: int) -> Piece | None:
         """What stands at the position, which moves when it is written."""
