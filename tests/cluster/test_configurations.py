@@ -190,6 +190,29 @@ async def test_node_that_goes_by_other_members_takes_part_again_when_the_others_
         await nodes.brokers["n3"].publish(ORDERS, [NewMessage(value=b"of three")])
 
 
+async def test_others_go_on_without_a_leader_that_stands_aside_also_where_a_topic_was_idle(tmp_path: Path) -> None:
+    """Groups that sleep elect nobody while their leader's node seems to be well."""
+    async with running(tmp_path) as nodes:
+        await nodes.backends["n1"].create_topic(ORDERS, TopicConfig())
+        await nodes.brokers["n1"].publish(ORDERS, [NewMessage(value=b"before")])
+        partition = PartitionId(ORDERS, 0)
+        before = await nodes.leader(ORDERS)
+        led, others = nodes.backends[before], [each for name, each in nodes.backends.items() if name != before]
+        await until(lambda: all(each.topics_here.replicas[partition].raft.is_asleep for each in (led, *others)))
+        elsewhere = Known(LogIndex(2), MembersAt(LogIndex(-1), Term(0), Members.of(["n6.a", "n7.a", "n8.a", "n9.a"])))
+        agreeing = msgspec.structs.replace(others[0].neighbours.own_hello(), node="n9")
+        facts = agreeing.facts | {"configuration": elsewhere.encode()}
+        assert "disagree" in (led.neighbours.refusal(msgspec.structs.replace(agreeing, facts=facts)) or "")
+
+        await until(lambda: any(each.leads(partition) for each in others))
+        await nodes.brokers[nodes.another_than(before)].publish(ORDERS, [NewMessage(value=b"of two of three")])
+        await until(lambda: all(led.neighbours.is_up(each.neighbours.node) for each in others))
+        assert led.neighbours.is_outvoted
+        assert not led.leads(partition)
+        assert led.neighbours.refusal(agreeing) is None
+        await until(lambda: led.topics_here.replicas[partition].end == 2)
+
+
 def set_members(directory: Path, members: Members) -> None:
     """Have a node that is stopped go by these members where its control log begins."""
     states = HardStates(*VoteJournal.open(directory / "votes.log"))

@@ -142,6 +142,9 @@ async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(
         def is_up(self, node: str) -> bool:
             return True
 
+        def drop_link(self, node: str, reason: str) -> None:
+            raise AssertionError(reason)
+
     def fail(error: HoldfastError) -> None:
         raise AssertionError(error.message)
 

@@ -51,6 +51,10 @@ class Transport(Protocol):
 
     def is_up(self, node: str) -> bool: ...
 
+    def drop_link(self, node: str, reason: str) -> None:
+        """Break the link to a node and make a new one: what the node takes for life here ends for a moment."""
+        ...
+
     @property
     def is_outvoted(self) -> bool:
         """Whether this node takes part in nothing: most others go by other members of the cluster."""
@@ -237,13 +241,25 @@ class Groups:
         elif self._stands_aside and not self._transport.is_outvoted:
             log.info("takes_part_again")
         self._stands_aside = self._transport.is_outvoted
-        if not self._stands_aside:
-            return
+        if self._stands_aside:
+            self._follow_nobody()
+
+    def _follow_nobody(self) -> None:
+        """Lead nothing and follow nobody.
+
+        Groups that sleep wait for the silence of their leader's node, and links are not silent. So the followers lose
+        theirs once, and elect another leader. The new links tell this node when the others agree with it.
+        """
+        followers: set[str] = set()
         for replica in self.replicas.values():
+            if (leading := replica.raft.leading) is not None:
+                followers.update(map(node_of, leading.progress))
             if replica.raft.leader != NOBODY or replica.raft.role is not Role.FOLLOWER:
                 replica.raft.wake()
                 replica.raft.follow(replica.raft.term, NOBODY)
                 self.touch(replica)
+        for node in followers:
+            self._transport.drop_link(node, "this node stands aside and leads no more")
 
     def expect_members(self, replica: Replica, known: Known) -> None:
         """Save a configuration of a group whose log does not go as far yet, before anything relies on it.
