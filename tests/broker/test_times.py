@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from uuid import uuid4
+
+import pytest
 
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
@@ -13,8 +16,10 @@ from holdfast.broker.passing import PassingBackend
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
-from holdfast.wire import batch_builder
+from holdfast.node import node
+from holdfast.wire import batch_builder, record_batch
 from tests.broker.conftest import Desk
+from tests.text.in_process.talk import DEADLINE_S, serving
 
 HOUR_MS = 3_600_000
 BEGINNING_MS = 1_790_000_000_000
@@ -51,6 +56,26 @@ async def test_id_of_a_message_that_is_old_when_it_arrives_is_recognised_after_a
     desk.store.clock.now += 10 * 60_000
     (late,) = await desk.broker.publish_batches("t", 0, [old])
     assert late.duplicates == 0
+
+
+async def test_messages_are_stamped_by_a_clock_that_was_put_right_and_no_id_is_forgotten(desk: Desk) -> None:
+    desk.store.clock.now = BEGINNING_MS + 24 * HOUR_MS
+    steady_ms = 5_000_000
+    desk.use(steady_ms=lambda: steady_ms)
+    await desk.send(("a", b"x"))
+    desk.store.clock.now = BEGINNING_MS
+    for _ in range(9):
+        steady_ms += 60_000
+        desk.store.clock.now += 60_000
+        await desk.broker.ask_time()
+        (again,) = await desk.send(("a", b"x"))
+        assert again.duplicate, "an id was forgotten within the dedupe window"
+    await desk.send(("b", b"y"))
+    newest = (await desk.broker.read_batches("t", 0, 1, 1 << 20))[-1]
+    assert record_batch.header(newest).max_timestamp_ms == desk.store.clock.now
+    steady_ms += 2 * 60_000
+    (late,) = await desk.send(("a", b"x"))
+    assert not late.duplicate
 
 
 async def test_reader_of_the_last_minute_gets_what_arrived_in_it(desk: Desk) -> None:
@@ -98,3 +123,25 @@ async def test_message_that_was_kept_while_its_store_was_away_has_the_time_of_it
     await spill.stop()
     (message,) = await desk.messages()
     assert (message.value, message.timestamp_ms) == (b"kept", BEGINNING_MS)
+
+
+async def test_clock_that_is_put_right_stamps_what_comes_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day_ms = 24 * 3_600_000
+    right_now_ms = node.now_ms
+    monkeypatch.setattr(node, "now_ms", lambda: right_now_ms() + ahead_ms)
+    monkeypatch.setattr(node, "_ASK_TIME_S", 0.05)
+    ahead_ms = day_ms
+    async with serving(tmp_path) as broker:
+
+        async def is_stamped_ahead() -> bool:
+            (published,) = await broker.node.broker.publish("t", [NewMessage(value=b"v", id=uuid4().hex)])
+            batch = (await broker.node.broker.read_batches("t", 0, published.offset, 1))[-1]
+            return record_batch.header(batch).max_timestamp_ms > right_now_ms() + day_ms // 2
+
+        assert await is_stamped_ahead()
+        ahead_ms = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while await is_stamped_ahead():
+                await asyncio.sleep(0.01)

@@ -23,7 +23,8 @@ from holdfast.storage.doctor import examine
 from holdfast.storage.examined import Kind
 from holdfast.storage.ids_file import FILE, IdsDamaged, encode_ids, read_ids, write_ids
 from holdfast.storage.segment import Segment
-from tests.cluster.nodes import Nodes, until
+from holdfast.wire import record_batch
+from tests.cluster.nodes import Nodes, now_ms, until
 
 TOPIC = TopicName("orders")
 T = PartitionId(TOPIC, 0)
@@ -122,6 +123,33 @@ async def test_ids_that_a_leader_with_a_wrong_clock_stored_are_known_to_the_next
     await nodes.start(after)
     await nodes.backends[before].transfer(T, after)
     assert duplicates(await sent(nodes, after)) == KNOWN
+    await nodes.stop()
+
+
+@pytest.mark.parametrize("is_new_reign", [False, True])
+async def test_messages_are_stamped_by_the_clocks_of_now_after_those_of_a_majority_are_put_right(
+    tmp_path: Path, is_new_reign: bool
+) -> None:
+    """Else retention keeps them for a day longer, and a search by time finds them where they are not."""
+    nodes = Nodes(tmp_path)
+    nodes.ahead_ms = dict.fromkeys(nodes.addresses, 24 * 3_600_000)
+    await nodes.start()
+    await nodes.brokers["n1"].create_topic(TOPIC, TopicConfig())
+    assert duplicates(await sent(nodes, messages=MESSAGES[:1])) == STORED[:1]
+    leader = await nodes.leader(TOPIC)
+    follower = nodes.another_than(leader)
+    await until(lambda: nodes.backends[follower].end_offset(T) == 1)
+    # From now on it knows what time it was by the wrong clocks.
+    await nodes.brokers[follower].stand_by()
+    nodes.ahead_ms = {}
+    if is_new_reign:
+        await nodes.backends[leader].transfer(T, follower)
+        leader = follower
+    else:
+        await nodes.brokers[leader].ask_time()
+    assert duplicates(await sent(nodes, leader, MESSAGES[:2])) == [KNOWN[0], STORED[1]]
+    *_, newest = await nodes.backends[leader].read(T, Offset(1), 1 << 20)
+    assert abs(record_batch.header(newest).max_timestamp_ms - now_ms()) < 3_600_000
     await nodes.stop()
 
 

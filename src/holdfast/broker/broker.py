@@ -445,6 +445,10 @@ class Broker:
         """One round of getting ready to lead what other nodes lead now."""
         await self.publisher.warm_windows()
 
+    async def ask_time(self) -> None:
+        """One round of learning what time it is by the clocks of a majority, where this node leads."""
+        await self.publisher.ask_time()
+
     def refuse_publishes(self, but_for: Callable[[TopicName], bool] = lambda name: False) -> None:
         """The first step of leaving: nothing new is taken, but for what finishes what was taken before."""
         self.publisher.topics.close(but_for)

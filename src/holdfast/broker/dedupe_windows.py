@@ -8,6 +8,7 @@ have ids: a new leader would otherwise read ten minutes of log before it could a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 from holdfast.broker.backend import Backend
@@ -31,7 +32,7 @@ class _Known:
         self.read_to = read_to
         # What stood there at first is as old as its timestamp says; what came later is as old as it is known here.
         self.old_below = old_below
-        # How far the clock that only goes forwards is ahead of the time by which timestamps are read.
+        # How far the clock that only goes forwards was ahead of the agreed time when this window was begun.
         self.steady_ahead_ms = steady_ahead_ms
         self.reign: int | None = None
         # Reading twice at once would remember everything twice.
@@ -54,6 +55,8 @@ class DedupeWindows:
         self._ids_max = ids_max
         self._age_ms_max = age_ms_max
         self._known: dict[PartitionId, _Known] = {}
+        # By topic, how far the clock that only goes forwards was ahead of the clocks that agreed, when last asked.
+        self._agreed_ahead_ms: dict[TopicName, int] = {}
         # Up to where partitions without a window were looked at for ids.
         self._looked_at: dict[PartitionId, Offset] = {}
 
@@ -69,24 +72,43 @@ class DedupeWindows:
         return known.window
 
     def agreed_ms(self, partition: PartitionId) -> TimestampMs | None:
-        """What time it is by the clocks that agreed when the partition's window was begun, and by what passed since."""
-        known = self._known.get(partition)
-        return None if known is None else TimestampMs(self._steady_ms() - known.steady_ahead_ms)
+        """What time it is by the clocks that agreed when they were last asked, and by what passed since."""
+        ahead_ms = self._agreed_ahead_ms.get(partition.topic)
+        return None if ahead_ms is None else TimestampMs(self._steady_ms() - ahead_ms)
 
     def forget(self, name: TopicName) -> None:
+        self._agreed_ahead_ms.pop(name, None)
         for remembered in (self._known, self._looked_at):
             for partition in [partition for partition in remembered if partition.topic == name]:
                 del remembered[partition]
 
     async def load(self, topic: Topic) -> None:
         """Read the ids of the newest messages of every partition led here. Nothing may be appended meanwhile."""
-        for partition in self.missing(topic):
+        missing = self.missing(topic)
+        for partition in missing:
             # A new leader knows what it has only once its reign has begun in earnest.
             await self._backend.catch_up(partition)
             reign = self._backend.reign(partition)
             if reign is not None:
                 known = await self._read_on(partition)
                 known.reign = reign
+        if missing:
+            await self._ask_time(missing[0])
+
+    async def ask_time(self) -> None:
+        """Ask again what time it is where this node leads: clocks may have been put right since. One round.
+
+        How old the ids in the windows are stays as it was: that is counted as time that passes.
+        """
+        led = {partition.topic: partition for partition in self._known if self.of(partition) is not None}
+        for partition in led.values():
+            await self._ask_time(partition)
+
+    async def _ask_time(self, partition: PartitionId) -> None:
+        """The voters of one partition of a topic speak for all. Where too few answer, what they said before holds."""
+        with contextlib.suppress(HoldfastError):
+            now_ms = await self._backend.time_ms(partition)
+            self._agreed_ahead_ms[partition.topic] = self._steady_ms() - now_ms
 
     async def warm(self) -> None:
         """Read on where other nodes lead: one round over all partitions."""

@@ -586,3 +586,7 @@ class Publisher:
     async def warm_windows(self) -> None:
         """Know the ids of partitions that other nodes lead, should this one have to lead them next."""
         await self._windows.warm()
+
+    async def ask_time(self) -> None:
+        """Learn what time it is by the clocks of a majority, by which messages with ids are stamped."""
+        await self._windows.ask_time()

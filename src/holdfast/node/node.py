@@ -43,6 +43,8 @@ log = structlog.get_logger("holdfast")
 _FEW_CONNECTIONS = 1000
 # How far behind a node may be that has to lead next, in what it knows of ids.
 _STAND_BY_S = 0.25
+# So often a leader asks what time it is. Where clocks were put right, its stamps are wrong for about so long.
+_ASK_TIME_S = 10.0
 # Of a pair: so often what no live subscriber waits for is noted as delivered.
 _NOTE_DELIVERIES_S = 0.5
 
@@ -152,6 +154,7 @@ class Node:
         self.addresses |= self.store.announce(self.addresses)
         loop = asyncio.get_running_loop()
         self._upkeep = [loop.create_task(each) for each in self.store.upkeep()]
+        self._upkeep.append(loop.create_task(self._ask_time()))
         if config.peer is not None:
             self._upkeep.append(loop.create_task(self._stand_by()))
         if config.pair is not None:
@@ -280,6 +283,11 @@ class Node:
         while True:
             await asyncio.sleep(_STAND_BY_S)
             await self.broker.stand_by()
+
+    async def _ask_time(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_TIME_S)
+            await self.broker.ask_time()
 
     async def _note_deliveries(self) -> None:
         while True:
