@@ -63,6 +63,17 @@ async def test_reader_that_gave_up_before_its_turn_gives_back_nothing() -> None:
     assert outgoing.bytes_held == 0
 
 
+async def test_nobody_who_comes_later_takes_the_room_that_the_first_one_waits_for() -> None:
+    outgoing = Outgoing(bytes_max=10)
+    outgoing.hold(8)
+    waiting = asyncio.create_task(outgoing.room(5))
+    await turns()
+    assert not outgoing.has_room(1)
+    outgoing.hold(-8)
+    await waiting
+    assert outgoing.bytes_held == 5 and outgoing.has_room(1)
+
+
 async def test_room_is_short_when_half_of_it_is_used() -> None:
     outgoing = Outgoing(bytes_max=100)
     assert outgoing.has_ample_room(50) and not outgoing.has_ample_room(51)

@@ -183,7 +183,7 @@ def test_directory_that_is_no_spill_is_refused_and_left_as_it_is(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_STORE", "postgresql://nobody@127.0.0.1:1/none")
     (tmp_path / "holdfast.json").write_text("{}")
-    with pytest.raises(DataDirectoryError, match=r"is no spill.*Name the directory of the spill"):
+    with pytest.raises(DataDirectoryError, match=r"is not a spill.*Name the directory of the spill"):
         run(command, str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["holdfast.json"]
 

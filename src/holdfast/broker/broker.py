@@ -19,7 +19,7 @@ from holdfast.broker.in_turns import InTurns
 from holdfast.broker.making_topics import TopicMaking
 from holdfast.broker.outgoing import Outgoing
 from holdfast.broker.places import parse_place
-from holdfast.broker.popping import Popped, Pops
+from holdfast.broker.popping import BeforeTaking, Popped, Pops, at_once
 from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.broker.publishing import KeepPushed, Publisher, Publishing, PushedPart, PushLosable, Settings
 from holdfast.broker.stats import BrokerStats
@@ -387,11 +387,21 @@ class Broker:
         messages_max: int,
         bytes_max: int,
         before: Popped | None = None,
+        before_taking: BeforeTaking = at_once,
     ) -> Popped:
-        """Take the next messages for a group, of one partition name or of all; `before` is what it popped in vain."""
+        """Take the next messages for a group, of one partition name or of all; `before` is what it popped in vain.
+
+        `before_taking` is told how many bytes they have. If it raises, they are not taken.
+        """
         looked_at = None if before is None else before.looked_at
         return await self.pops.pop(
-            self._delivered(topic), group, name, messages_max=messages_max, bytes_max=bytes_max, looked_at=looked_at
+            self._delivered(topic),
+            group,
+            name,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            looked_at=looked_at,
+            before_taking=before_taking,
         )
 
     async def seek_cursor(

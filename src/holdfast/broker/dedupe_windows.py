@@ -74,6 +74,8 @@ class DedupeWindows:
     def agreed_ms(self, partition: PartitionId) -> TimestampMs | None:
         """What time it is by the clocks that agreed when they were last asked, and by what passed since."""
         ahead_ms = self._agreed_ahead_ms.get(partition.topic)
+        if ahead_ms is None and (known := self._known.get(partition)) is not None:
+            ahead_ms = known.steady_ahead_ms
         return None if ahead_ms is None else TimestampMs(self._steady_ms() - ahead_ms)
 
     def forget(self, name: TopicName) -> None:
@@ -101,8 +103,7 @@ class DedupeWindows:
         How old the ids in the windows are stays as it was: that is counted as time that passes.
         """
         led = {partition.topic: partition for partition in self._known if self.of(partition) is not None}
-        for partition in led.values():
-            await self._ask_time(partition)
+        await asyncio.gather(*map(self._ask_time, led.values()))
 
     async def _ask_time(self, partition: PartitionId) -> None:
         """The voters of one partition of a topic speak for all. Where too few answer, what they said before holds."""

@@ -6,7 +6,8 @@ and messages that are larger than a piece. Half of the room is for whoever comes
 short, and front ends close the connections that take next to nothing (`is_short`, `Taking`), so that there is room for
 everybody who reads. When all of it is used, large things wait in their order.
 
-What is read takes a while, so room for it is held before the read, and given back when it is known how large it is.
+A read takes a while. While half of the room is free, as much as it may give is held before it, and given back when it
+is known how large it is.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ class Outgoing:
         return bool(self._waiting) or self.bytes_held > self.bytes_max // 2
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more may be held. Where nothing is held, anything may be."""
+        """Whether so many bytes more may be held now, and nobody waits for room."""
+        return not self._waiting and self._fits(size)
+
+    def _fits(self, size: int) -> bool:
+        """Where nothing is held, anything fits."""
         return self.bytes_held + size <= self.bytes_max or not self.bytes_held
 
     def has_ample_room(self, size: int) -> bool:
@@ -67,7 +72,7 @@ class Outgoing:
 
     async def room(self, size: int) -> None:
         """Wait until so many bytes more may be held, and hold them."""
-        if not self._waiting and self.has_room(size):
+        if self.has_room(size):
             self.bytes_held += size
             return
         waiting = _Waiting(size, asyncio.get_running_loop().create_future())
@@ -86,7 +91,7 @@ class Outgoing:
 
     def _let_on(self) -> None:
         """In their order: the first one is not passed over because it is large."""
-        while self._waiting and self.has_room(self._waiting[0].size):
+        while self._waiting and self._fits(self._waiting[0].size):
             size, turn = self._waiting.popleft()
             # Cancelled a moment ago, and not gone yet.
             if not turn.done():

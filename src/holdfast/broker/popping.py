@@ -13,7 +13,7 @@ passed is done for all names; and what a name's cursor has passed is left out wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -63,6 +63,13 @@ def checked_group(group: str) -> str:
     if len(group) > _GROUP_CHARACTERS_MAX:
         raise BadCursorName(f"a group's name has {len(group)} characters; at most {_GROUP_CHARACTERS_MAX} are allowed")
     return names.cursor_name(group)
+
+
+BeforeTaking = Callable[[int], Awaitable[None]]
+
+
+async def at_once(size: int) -> None:
+    """Take messages of any size."""
 
 
 class Pops:
@@ -119,12 +126,13 @@ class Pops:
         messages_max: int,
         bytes_max: int,
         looked_at: dict[int, Offset] | None = None,
+        before_taking: BeforeTaking = at_once,
     ) -> Popped:
         """Up to so many of the next messages, if there are any. `looked_at` is what a pop before this ended with."""
         checked_group(group)
         turn = self._turns.setdefault((topic.name, group), asyncio.Lock())
         async with turn:
-            pop = _Pop(self._broker, topic, group, name, dict(looked_at or {}), messages_max, bytes_max)
+            pop = _Pop(self._broker, topic, group, name, dict(looked_at or {}), messages_max, bytes_max, before_taking)
             is_current = False
             while True:
                 for number in self._numbers(topic, name):
@@ -160,8 +168,10 @@ class _Pop:
         looked_at: dict[int, Offset],
         messages_max: int,
         bytes_max: int,
+        before_taking: BeforeTaking,
     ) -> None:
         self.looked_at = looked_at
+        self._before_taking = before_taking
         self._broker = broker
         self._backend = broker.backend
         self._topic = topic.name
@@ -183,6 +193,8 @@ class _Pop:
                 # The group itself may be further than its cursor for this name.
                 begin = max(begin, self._position(cursor_of(self._group, None), number) or Offset(0))
             messages, end = await self._look(number, begin)
+            if messages:
+                await self._before_taking(sum(len(message.value) for message in messages))
             try:
                 if messages or end - (stands_at or 0) > _LOOKED_AT_MAX:
                     await self._backend.take_cursor(self._topic, self._cursor, number, stands_at=stands_at, to=end)

@@ -30,7 +30,7 @@ class Turns:
         self._round: asyncio.Handle | None = None
         self._began_s = 0.0
         self._at_once = _AT_ONCE
-        # Whether the round that is over had a part of a request in it, whose time says nothing about readers.
+        # Whether a part of a request went on in this round. How long that takes says nothing about readers.
         self._had_request = False
 
     async def take(self) -> None:
@@ -53,13 +53,11 @@ class Turns:
     def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
         if not self._waiting and not self._requests:
-            self._round, self._at_once = None, _AT_ONCE
+            self._round, self._at_once, self._had_request = None, _AT_ONCE, False
             return
         took_s = now_s - self._began_s
-        if self._had_request:
-            self._at_once = max(self._at_once, _BESIDE_REQUEST)
-        elif took_s > _ROUND_S:
-            self._at_once = max(1, self._at_once // 2)
+        if took_s > _ROUND_S:
+            self._at_once = max(_BESIDE_REQUEST if self._had_request else 1, self._at_once // 2)
         elif took_s < _ROUND_S / 2:
             self._at_once = min(_AT_ONCE_MAX, 2 * self._at_once)
         self._began_s = now_s

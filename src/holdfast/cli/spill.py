@@ -49,7 +49,7 @@ def _directory(given: Path | None, config: Path | None) -> Path:
         return below
     if not spill_files.is_spill(path):
         raise DataDirectoryError(
-            f"{path} is no spill: a broker has a spill.lock in it. Name the directory of the spill. It is spill in the "
+            f"{path} is not a spill: it has no spill.lock. Name the directory of the spill. It is spill in the "
             "data directory, or what the setting spill_dir says"
         )
     return path

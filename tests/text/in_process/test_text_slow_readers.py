@@ -179,6 +179,28 @@ async def test_small_answer_does_not_wait_for_room(broker: Serving) -> None:
     outgoing.hold(-2 * outgoing.bytes_max)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/topics/t/cursors/c/messages?auto_ack=true",
+        "/api/v1/pop/queue/t?autoAck=true",
+        "/v1/topics/t/partitions/0/messages",
+    ],
+)
+async def test_large_answer_waits_for_room_and_nothing_of_it_is_taken_before(broker: Serving, path: str) -> None:
+    outgoing = broker.node.broker.outgoing
+    await broker.http("POST", "/v1/topics/t/messages", {"messages": [{"value": "x" * 1_000_000}]})
+    outgoing.hold(outgoing.bytes_max)
+    asking = asyncio.create_task(broker.http("GET", path))
+    await until(lambda: not outgoing.has_room(0), "it waits")
+    cursors = broker.node.broker.cursors("t")
+    assert all(position.offset == 0 for cursor in cursors for position in cursor.partitions)
+    outgoing.hold(-outgoing.bytes_max)
+    answer = await asking
+    assert len(answer["messages"]) == 1
+    await until(lambda: outgoing.bytes_held == 0, "nothing is held")
+
+
 async def test_what_a_client_takes_is_seen_though_this_process_holds_as_much_as_before() -> None:
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()

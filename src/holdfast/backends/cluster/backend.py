@@ -292,6 +292,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         await self._mending.stop()
         self._lanes.close()
         self._confirming.close()
+        self.clocks.close()
         await self._proposals.stop()
         await self.neighbours.stop()
         await self.serving.stop()

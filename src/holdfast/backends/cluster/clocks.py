@@ -40,6 +40,8 @@ class Clocks:
         self._peers = peers
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
+        # Those who ask the same voters at the same time share one question: many topics have the same ones.
+        self._asking: dict[frozenset[str], asyncio.Task[TimestampMs | None]] = {}
 
     async def read(self, nodes: Collection[str], reply_s: float = _REPLY_S) -> dict[str, TimestampMs]:
         """The clocks of these nodes and of this one, without those that do not answer."""
@@ -54,6 +56,26 @@ class Clocks:
 
         The voters may change meanwhile: one of a pair that goes on alone has its own clock only.
         """
+        while True:
+            key = frozenset(voters())
+            asking = self._asking.get(key)
+            if asking is None:
+                asking = self._asking[key] = self._loop.create_task(self._asked(key, voters))
+            found = await asyncio.shield(asking)
+            if found is not None or frozenset(voters()) == key:
+                return found
+
+    def close(self) -> None:
+        for asking in self._asking.values():
+            asking.cancel()
+
+    async def _asked(self, key: frozenset[str], voters: Callable[[], Collection[str]]) -> TimestampMs | None:
+        try:
+            return await self._agreed_ms(voters)
+        finally:
+            del self._asking[key]
+
+    async def _agreed_ms(self, voters: Callable[[], Collection[str]]) -> TimestampMs | None:
         deadline = self._loop.time() + _PATIENCE_S
         # Publishers wait for this: a node that hangs is not waited for if the others are enough.
         reply_s = _QUICK_REPLY_S

@@ -47,17 +47,12 @@ async def read_cursor(services: Services, request: Request) -> Response:
     wait_s = WAIT_MS.of(request.query) / 1000
 
     async def read(room: int) -> CursorRead:
-        return await broker.read_cursor(
-            topic, name, start=start, messages_max=messages_max, bytes_max=room, auto_ack=auto_ack
-        )
+        return await broker.read_cursor(topic, name, start=start, messages_max=messages_max, bytes_max=room)
 
     async def read_once() -> tuple[list[schema.Message], dict[int, Offset]]:
-        if auto_ack:
-            # What is acknowledged cannot be read again.
-            async with services.room(bytes_max) as room:
-                found = await read(room)
-        else:
-            found = await services.read_in_room(read, _size_of, bytes_max)
+        found = await services.read_in_room(read, _size_of, bytes_max)
+        if auto_ack and found.ack:
+            await broker.ack_cursor(topic, name, found.ack)
         broker.stats.count_delivery(len(found.messages), sum(len(stored.value) for _, stored in found.messages))
         return [message(stored, partition) for partition, stored in found.messages], found.ack
 

@@ -66,8 +66,16 @@ async def pop(services: Services, request: Request) -> Response:
         if wait_s <= 0 or await services.wait_for_topic(request, source, wait_s) is not Woken.DATA:
             return no_content()
     while True:
-        async with services.room(HTTP_READ_BYTES_MAX) as bytes_max:
-            popped = await broker.pop(queue, group, name, messages_max=batch, bytes_max=bytes_max, before=popped)
+        async with services.room(HTTP_READ_BYTES_MAX) as room:
+            popped = await broker.pop(
+                queue,
+                group,
+                name,
+                messages_max=batch,
+                bytes_max=room.bytes_max,
+                before=popped,
+                before_taking=room.wait_for,
+            )
         if popped.messages:
             broker.stats.count_delivery(len(popped.messages), sum(len(each.value) for each in popped.messages))
             return json_response(_answer(queue, name, popped.messages))

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.broker.broker import Broker
+from holdfast.broker.outgoing import Outgoing
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.event_cache import EventCache
 from holdfast.frontends.http.exchange import BodyBudget, Request
@@ -50,6 +51,38 @@ class Woken(Enum):
     TIMEOUT = auto()
     READER_GONE = auto()
     STOPPING = auto()
+
+
+class Room:
+    """What one answer may hold. While half of all room is free, that is what was asked for; then it is short."""
+
+    def __init__(self, outgoing: Outgoing, bytes_max: int) -> None:
+        self._outgoing = outgoing
+        self._held = bytes_max if outgoing.has_ample_room(bytes_max) else 0
+        # How many bytes to read.
+        self.bytes_max = bytes_max if self._held else min(bytes_max, _SHORT_BYTES)
+        outgoing.hold(self._held)
+
+    def is_enough(self, size: int) -> bool:
+        """Whether an answer of that size need not wait."""
+        return size <= max(self._held, _SHORT_BYTES) or self._outgoing.has_room(size)
+
+    async def wait_for(self, size: int) -> None:
+        """Hold so many bytes more, unless there is enough. Raises `Overloaded`."""
+        if self.is_enough(size):
+            return
+        try:
+            async with asyncio.timeout(ROOM_PATIENCE_S):
+                await self._outgoing.room(size)
+        except TimeoutError:
+            raise Overloaded(
+                f"answers and messages that readers have not taken hold {self._outgoing.bytes_held} bytes, "
+                f"{self._outgoing.bytes_max} is the most: try again in a moment"
+            ) from None
+        self._held += size
+
+    def give_back(self) -> None:
+        self._outgoing.hold(-self._held)
 
 
 class Services:
@@ -116,43 +149,28 @@ class Services:
         return body
 
     @contextlib.asynccontextmanager
-    async def room(self, bytes_max: int) -> AsyncIterator[int]:
-        """Room to read an answer of up to `bytes_max`, and how many bytes to read: fewer where room is short."""
-        outgoing = self.broker.outgoing
+    async def room(self, bytes_max: int) -> AsyncIterator[Room]:
+        """Room to read an answer of up to `bytes_max`, for as long as it is read."""
         await self.broker.turns.take()
-        if not outgoing.has_ample_room(bytes_max):
-            yield min(bytes_max, _SHORT_BYTES)
-            return
-        outgoing.hold(bytes_max)
+        room = Room(self.broker.outgoing, bytes_max)
         try:
-            yield bytes_max
+            yield room
         finally:
-            outgoing.hold(-bytes_max)
+            room.give_back()
 
     async def read_in_room(self, read: Callable[[int], Awaitable[T]], size_of: Callable[[T], int], bytes_max: int) -> T:
         """What `read` gives of at most so many bytes. It may be called twice. Raises `Overloaded`.
 
         A read gives one message at least. If that is large, and there is no room, it is read again when there is.
         """
-        outgoing = self.broker.outgoing
         async with self.room(bytes_max) as room:
-            found = await read(room)
+            found = await read(room.bytes_max)
             size = size_of(found)
-        if size <= _SHORT_BYTES or outgoing.has_room(size):
-            return found
-        del found
-        try:
-            async with asyncio.timeout(ROOM_PATIENCE_S):
-                await outgoing.room(size)
-        except TimeoutError:
-            raise Overloaded(
-                f"answers and messages that readers have not taken hold {outgoing.bytes_held} bytes, "
-                f"{outgoing.bytes_max} is the most: try again in a moment"
-            ) from None
-        try:
-            return await read(room)
-        finally:
-            outgoing.hold(-size)
+            if room.is_enough(size):
+                return found
+            del found
+            await room.wait_for(size)
+            return await read(room.bytes_max)
 
     async def wait(self, request: Request, topic: str, positions: Mapping[int, Offset], timeout_s: float) -> Woken:
         """Sleep until a partition has something at its position, the time is up, or nobody cares any more."""
