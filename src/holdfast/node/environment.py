@@ -48,6 +48,6 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 
 def _hint(variable: str, settings: Collection[str]) -> str:
     # Without what all begin with, which would make any of them look close.
-    known = [*(name.upper() for name in settings), *(name.removeprefix(PREFIX) for name in sorted(NO_SETTINGS))]
+    known = [*(name.upper() for name in settings), "CONFIG", "SERVER", "QUIET"]
     close = difflib.get_close_matches(variable.removeprefix(PREFIX).upper(), known, n=1)
     return f"; did you mean {PREFIX}{close[0]}?" if close else "; unset it, or see docs/configuration.md"
