@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from holdfast.backends.cluster.clocks import Clocks, agreed_ms
 from holdfast.backends.cluster.expired_ids import ExpiredIds
 from holdfast.backends.cluster.replica import Replica
-from holdfast.backends.cluster.requests import Expired
+from holdfast.backends.cluster.requests import ClockReply, Expired
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
@@ -188,3 +188,21 @@ async def test_leader_that_goes_on_alone_while_it_asks_what_time_it_is_goes_by_i
 
     clocks = Clocks("a", LostPartner(), lambda: TimestampMs(7))
     assert await clocks.agreed_ms(lambda: voters) == 7
+
+
+async def test_groups_with_the_same_voters_ask_what_time_it_is_together() -> None:
+    asked: list[str] = []
+
+    class Partner:
+        def is_up(self, node: str) -> bool:
+            return True
+
+        async def request(self, node: str, *_: object) -> memoryview:
+            asked.append(node)
+            await asyncio.sleep(0)
+            return memoryview(msgspec.msgpack.encode(ClockReply(TimestampMs(9))))
+
+    clocks = Clocks("a", Partner(), lambda: TimestampMs(7))
+    assert await asyncio.gather(*(clocks.agreed_ms(lambda: {"a", "b"}) for _ in range(100))) == [7] * 100
+    assert asked == ["b"]
+    assert await clocks.agreed_ms(lambda: {"a", "b"}) == 7 and asked == ["b", "b"]
