@@ -73,7 +73,9 @@ async def test_reading_without_acknowledging_gives_the_same_again(desk: Desk) ->
         assert read.ack == {0: 4}
         await desk.restart()
     await desk.broker.ack_cursor("t", "c", {0: Offset(2)})
-    read = await desk.broker.read_cursor("t", "c", messages_max=100, bytes_max=10_000, auto_ack=True)
+    read = await desk.broker.read_cursor("t", "c", messages_max=100, bytes_max=10_000)
+    if read.ack:
+        await desk.broker.ack_cursor("t", "c", read.ack)
     assert [message.value for _, message in read.messages] == [b"%d" % i for i in range(2, 10)]
     await desk.restart()
     read = await desk.broker.read_cursor("t", "c", messages_max=100, bytes_max=10_000)
@@ -85,7 +87,9 @@ async def test_reader_inside_a_batch_gets_no_message_twice(desk: Desk) -> None:
     await desk.broker.open_cursor("t", "c", 4)
     seen: list[bytes] = []
     for _ in range(3):
-        read = await desk.broker.read_cursor("t", "c", messages_max=2, bytes_max=10_000, auto_ack=True)
+        read = await desk.broker.read_cursor("t", "c", messages_max=2, bytes_max=10_000)
+        if read.ack:
+            await desk.broker.ack_cursor("t", "c", read.ack)
         seen += [message.value for _, message in read.messages]
     assert seen == [b"%d" % i for i in range(4, 10)]
 
@@ -268,7 +272,9 @@ async def test_named_reader_gets_past_damage(desk: Desk) -> None:
     await kill_and_damage(desk, 4)
     seen: list[bytes] = []
     for _ in range(10):
-        read = await desk.broker.read_cursor("t", "c", messages_max=3, bytes_max=10_000, auto_ack=True)
+        read = await desk.broker.read_cursor("t", "c", messages_max=3, bytes_max=10_000)
+        if read.ack:
+            await desk.broker.ack_cursor("t", "c", read.ack)
         seen += [message.value for _, message in read.messages]
     assert seen == [b"%d" % i for i in range(10) if i != 4]
 

@@ -317,7 +317,6 @@ class Broker:
         start: str | int = "earliest",
         messages_max: int,
         bytes_max: int,
-        auto_ack: bool = False,
     ) -> CursorRead:
         """What a named reader has not acknowledged yet, as much as is there now."""
         delivered = self._delivered(topic)
@@ -352,8 +351,6 @@ class Broker:
                         ack[delivery.partition] = Offset(taken[-1].offset + 1)
         finally:
             follower.close()
-        if auto_ack and ack:
-            await self.ack_cursor(topic, name, ack)
         return CursorRead(messages, ack)
 
     def ack_cursor(self, topic: str, name: str, positions: Mapping[int, Offset]) -> asyncio.Future[None]:

@@ -228,7 +228,7 @@ def failure(done: asyncio.Future[T]) -> BaseException | None:
 
 
 def refuse(future: asyncio.Future[T], error: BaseException) -> None:
-    """Fail a future that is still open. Whoever waits may be gone; then nobody asks for the reason: fine."""
+    """Fail a future that is still open. The waiter may be cancelled; an unretrieved reason is ignored then."""
     if not future.done():
         future.set_exception(error)
         future.exception()

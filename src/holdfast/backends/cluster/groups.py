@@ -235,7 +235,7 @@ class Groups:
             self._awake[replica] = None
 
     def stand_aside_if_outvoted(self) -> None:
-        """Lead and follow nobody while most nodes go by other members; they cannot be asked who is right."""
+        """Lead and follow nobody while most nodes go by other members."""
         if self._transport.is_outvoted and not self._stands_aside:
             log.error("stands_aside", hint="most nodes go by other members; /health says what to do")
         elif self._stands_aside and not self._transport.is_outvoted:

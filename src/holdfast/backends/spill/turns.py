@@ -45,7 +45,7 @@ Aside = Callable[[SpillFile, int, Sequence[Event | None]], Awaitable[bool]]
 class Turn(NamedTuple):
     """The next `own` lines may be stored, or are stored by others where `is_done`.
 
-    It is done with none where some of the lines were set aside: what is left of them is to be given again.
+    If some of the lines were set aside, `own` is 0 and `is_done` is true: the caller offers the rest again.
 
     `events` has others' lines among the own ones, in order, and `others` says for their files from which line on and up
     to which; both are empty where only own lines are stored.
