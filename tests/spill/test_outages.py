@@ -349,7 +349,7 @@ async def test_broker_that_knew_the_topics_divides_them_as_before_without_its_da
 ) -> None:
     store = await opened(server.url)
     await store.create("t", partitions=4)
-    await until(lambda: (store.directory / "topics.json").exists())
+    assert (store.directory / "topics.json").exists(), "a broker killed now knows it when it starts"
     await store.stop()
     server.kill()
     again = await opened(server.url)

@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 from pathlib import Path
+from zlib import crc32
 
 from holdfast.backends.spill import files
 from holdfast.client import connect
@@ -123,6 +124,27 @@ async def test_client_that_comes_while_the_database_is_silent_publishes_to_a_top
             server.kill(signal.SIGCONT)
         wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
         assert broker.stored_values("new") == [b"1"]
+
+
+async def test_client_divides_a_topic_that_its_broker_did_not_know_as_the_store_does(
+    tmp_path: Path, server: Server
+) -> None:
+    """Its broker starts without the store and takes the topic for a new one: it cannot say how it is divided."""
+    keys = [f"key {number}" for number in range(8)]
+    with BrokerProcess(tmp_path / "other", environment={"HOLDFAST_STORE": server.url}) as other:
+        other.json("POST", "/v1/topics", {"topic": "orders", "partitions": 4})
+    server.kill()
+    with BrokerProcess(tmp_path / "data", environment={"HOLDFAST_STORE": server.url}) as broker:
+        async with connect("{}:{}".format(*broker.http_address)) as client:
+            for key in keys:
+                assert (await client.publish("orders", b"1", key=key)).buffered
+            assert (await client.describe("orders")).assumed
+            await server.start()
+            wait_until(lambda: not files.listed(broker.data / "spill"), "all is stored")
+            for key in keys:
+                published = await client.publish("orders", b"2", key=key)
+                assert not published.buffered and published.partition == crc32(key.encode()) % 4
+            assert not (await client.describe("orders")).assumed
 
 
 async def test_aliases_of_queen_mq_are_understood(tmp_path: Path, server: Server) -> None:

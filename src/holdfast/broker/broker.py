@@ -490,4 +490,5 @@ class Broker:
             size_bytes=sum(partition.size_bytes for partition in partitions),
             delivers_from=self._delivers_from(topic.name),
             partitions=partitions,
+            assumed=topic.is_assumed,
         )

@@ -115,7 +115,8 @@ class Route:
     async def _count(self) -> tuple[int, bool]:
         """How many partitions to count with, and whether that is certain."""
         try:
-            return len((await self._api.describe(self._topic)).partitions), True
+            topic = await self._api.describe(self._topic)
+            return len(topic.partitions), not topic.assumed
         except RemoteError as error:
             if error.code != "topic_not_found":
                 raise

@@ -33,7 +33,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as the store knows it; `token` tells it from another that has, or had, its name.
 
-    `id` numbers its partitions' groups, and `voters` are the replicas these groups began with.
+    `id` numbers its partitions' groups, and `voters` are the replicas these groups began with. `is_assumed`: the store
+    is away and nobody here knows this topic; it may be yet to be made, or be divided otherwise.
     """
 
     name: TopicName
@@ -42,6 +43,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     id: int = 0
     token: str = ""
     voters: tuple[str, ...] = ()
+    is_assumed: bool = False
 
     @property
     def maker(self) -> str:
@@ -67,7 +69,10 @@ class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """`delivers_from` is the topic subscribers read: this one, or what its processor makes of it."""
+    """`delivers_from` is the topic subscribers read: this one, or what its processor makes of it.
+
+    `assumed`: see `Topic.is_assumed`. Whoever divides messages by `partitions` asks again before the next ones.
+    """
 
     topic: TopicName
     created_ms: TimestampMs
@@ -77,6 +82,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     delivers_from: TopicName
     partitions: list[PartitionDescription]
+    assumed: bool = False
 
 
 class CursorPosition(msgspec.Struct, frozen=True, kw_only=True):

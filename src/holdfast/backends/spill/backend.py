@@ -432,8 +432,19 @@ class SpillBackend(PassingBackend):
         return self._new_topics.topic(name)
 
     async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
-        """In time, or not known: whoever publishes to a new topic waits for it."""
-        return await self._in_time(lambda: self.inner.create_topic(name, config, maker), changes=True)
+        """In time, or not known: whoever publishes to a new topic waits for it.
+
+        It is remembered on the disk before anybody is told of it: a broker that is killed a moment later, and starts
+        while the store is away, divides its messages as they were divided before.
+        """
+        topic = await self._in_time(lambda: self.inner.create_topic(name, config, maker), changes=True)
+        self._remembered.add(topic)
+        try:
+            await self._remembered.write()
+        except OSError as error:
+            # The store has the topic. The memory is written again with the next round.
+            log.error("spill_topics_unwritten", problem=str(error), hint="it is tried again all the time")
+        return topic
 
     async def catch_up_cursors(self) -> None:
         """In time, or not at all: whoever asks for what is not known here is perhaps about to publish to it.

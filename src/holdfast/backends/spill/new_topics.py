@@ -50,7 +50,7 @@ class NewTopics:
             checked = names.topic_name(name)
         except BadTopicName:
             return None
-        return Topic(name=checked, config=TopicConfig(), created_ms=self._now_ms())
+        return Topic(name=checked, config=TopicConfig(), created_ms=self._now_ms(), is_assumed=True)
 
     def is_known(self, name: TopicName) -> bool:
         """Of a topic that something is kept for: whether it is known how it is divided. Raises `TooManyTopics`."""

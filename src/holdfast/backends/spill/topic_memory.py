@@ -17,11 +17,12 @@ from holdfast.storage.durable import replace_file, sync_directory
 
 
 class TopicMemory:
-    """Written a moment after it changed."""
+    """What is added is on the disk after the next `write`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._is_changed = False
+        self._writing = asyncio.Lock()
         try:
             content = (directory / "topics.json").read_bytes()
             self._partitions: dict[str, int] = msgspec.json.decode(content, type=dict[str, int])
@@ -45,7 +46,9 @@ class TopicMemory:
 
     async def write(self) -> None:
         """Raises `OSError`."""
-        if self._is_changed:
+        async with self._writing:
+            if not self._is_changed:
+                return
             self._is_changed = False
             try:
                 await asyncio.to_thread(self._write, msgspec.json.encode(self._partitions))
