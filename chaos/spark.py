@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from rich.console import Console
+from testkit.wait import wait_until
 
-from chaos.spark_cluster import SparkCluster, bare_python, wait_for
+from chaos.spark_cluster import SparkCluster, bare_python
 from holdfast import BlockingClient, NewMessage
 from holdfast.testing import LocalCluster
 
@@ -162,7 +163,7 @@ class Driver:
         self.told: dict[str, Any] = {}
         process = self.start(self._last_work, straggles)
         assert process.wait(RECOVERY_S) == 0, f"the last driver failed; see {self._log.name}"
-        wait_for(lambda: "summary" in self.told, "the summary", 10)
+        wait_until(lambda: "summary" in self.told, "the summary", 10)
         return self.told["summary"]  # type: ignore[no-any-return]
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
@@ -192,9 +193,9 @@ def kill_between_stage_and_commit(driver: Driver, cluster: LocalCluster) -> None
     """Kill a driver whose batch is staged, at least in part, and not committed."""
     for _ in range(_TRIES):
         before = counted(cluster)["committed"]
-        wait_for(lambda: counted(cluster)["committed"] > before, "a batch is committed", RECOVERY_S)  # noqa: B023
+        wait_until(lambda: counted(cluster)["committed"] > before, "a batch is committed", RECOVERY_S)  # noqa: B023
         begun = counted(cluster)
-        wait_for(lambda: counted(cluster)["staged_messages"] > begun["staged_messages"], "some is staged", RECOVERY_S)  # noqa: B023
+        wait_until(lambda: counted(cluster)["staged_messages"] > begun["staged_messages"], "some is staged", RECOVERY_S)  # noqa: B023
         driver.kill()
         # What the driver asked for before it died has been done by then.
         time.sleep(1)
@@ -213,7 +214,7 @@ def faults(
             kill_between_stage_and_commit(driver, cluster)
             driver.start()
             yield "the driver was killed between stage and commit, and restarted"
-        wait_for(lambda: bool(spark.executors()), "there is an executor", RECOVERY_S)
+        wait_until(lambda: bool(spark.executors()), "there is an executor", RECOVERY_S)
         os.kill(dice.choice(spark.executors()), signal.SIGKILL)
         yield "an executor was killed"
         driver.kill()
@@ -240,10 +241,10 @@ def run(query: str, rounds: int, seed: int, directory: Path, console: Console) -
             try:
                 with Publisher(broker, dice) as publisher:
                     driver.start()
-                    wait_for(lambda: driver.batches > 1, "the query runs", RECOVERY_S)
+                    wait_until(lambda: driver.batches > 1, "the query runs", RECOVERY_S)
                     for _, fault in zip(range(rounds), faults(spark, cluster, driver, dice, query), strict=False):
                         before, begun = driver.batches, time.monotonic()
-                        wait_for(lambda: driver.batches > before + 1, f"batches go on after {fault}", RECOVERY_S)  # noqa: B023
+                        wait_until(lambda: driver.batches > before + 1, f"batches go on after {fault}", RECOVERY_S)  # noqa: B023
                         console.print(f"{fault}; batches go on after {time.monotonic() - begun:.1f} s")
                 found = driver.drain()
                 lag = broker.cursor(TOPIC, "chaos").lag

@@ -9,13 +9,12 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pyspark
+from testkit.wait import wait_until
 
 from holdfast.spark import class_archive
 from holdfast.spark.java import find_java
@@ -59,7 +58,7 @@ class SparkCluster:
             for _ in range(self._wanted_workers):
                 self._start_worker()
             # Workers come while the driver starts: an application waits for them, but not for its master.
-            wait_for(self._is_serving, "the master is there", START_S)
+            wait_until(self._is_serving, "the master is there", START_S)
         except BaseException:
             self.__exit__()
             raise
@@ -122,7 +121,7 @@ class SparkCluster:
             known = {worker["host"]: worker for worker in self._told().get("workers", ()) if worker["state"] == "ALIVE"}
             return all(host in known and not known[host]["coresused"] for host in self._hosts)
 
-        wait_for(is_idle, "all workers are there and have nothing to do", START_S)
+        wait_until(is_idle, "all workers are there and have nothing to do", START_S)
 
     def wait_until_at_work(self) -> None:
         """Until an executor runs on each worker."""
@@ -131,7 +130,7 @@ class SparkCluster:
             used = {worker["host"]: worker["coresused"] for worker in self._told().get("workers", ())}
             return all(used.get(host) for host in self._hosts)
 
-        wait_for(is_busy, "all workers have something to do", START_S)
+        wait_until(is_busy, "all workers have something to do", START_S)
 
     def _start_worker(self) -> None:
         number = self._workers_started
@@ -192,13 +191,6 @@ def bare_python(directory: Path) -> Path:
     script.write_text(_BARE_PYTHON.format(python=sys.executable, packages=sysconfig.get_path("purelib")), "utf-8")
     script.chmod(0o755)
     return script
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
 
 
 def _children(pid: int) -> list[int]:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from testkit.wait import wait_until
 
 from chaos.spark import COPY, PARTITIONS, TOPIC, Driver, Publisher
-from chaos.spark_cluster import wait_for
 from holdfast.testing import LocalCluster
 
 _LOOK_S: Final = 1.0
@@ -77,7 +77,7 @@ def run(seconds: float, directory: Path, console: Console) -> bool:
         try:
             with Publisher(broker, random.Random(seconds)):
                 root = driver.start().pid
-                wait_for(lambda: driver.batches > 1, "the query runs", _START_S)
+                wait_until(lambda: driver.batches > 1, "the query runs", _START_S)
                 begun, before = time.monotonic(), driver.batches
                 while (passed_s := time.monotonic() - begun) < seconds:
                     most = quarters[int(4 * passed_s / seconds)]

@@ -23,7 +23,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
-from chaos.spark_cluster import wait_for
+from testkit.wait import wait_until
+
 from chaos.spark_transform_job import BATCH_MESSAGES, WAYS, source_of, target_of
 from holdfast.client import BlockingClient
 from holdfast.testing import LocalCluster
@@ -137,7 +138,7 @@ def _kill_in_the_middle(work: Work, command: list[str], dice: random.Random, log
         return is_running() and all(count > before[way] for way, count in work.done().items())
 
     try:
-        wait_for(has_begun, "a batch of each way is written", start_s)
+        wait_until(has_begun, "a batch of each way is written", start_s)
         time.sleep(dice.uniform(0, _AFTER_S_MAX))
         is_running()
     finally:

@@ -10,12 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from testkit.processes import BrokerProcess
+
 from holdfast.backup import creating, restoring, verifying
 from holdfast.backup.format import Manifest
 from holdfast.client import Client, connect
 from holdfast.model.messages import NewMessage
 from holdfast.node.node import now_ms
-from tests.support.broker_process import BrokerProcess
 
 Everything = dict[tuple[str, int], list[tuple[Any, ...]]]
 

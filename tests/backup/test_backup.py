@@ -16,6 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from testkit.mounts import MIB, small_disk
+from testkit.processes import BrokerProcess
+from testkit.wait import until
 
 from holdfast.backup import chunks, keeping, planning
 from holdfast.backup import format as backup_format
@@ -43,9 +46,7 @@ from tests.backup.brokers import (
     serving,
 )
 from tests.callbacks.receivers import DumbReceiver
-from tests.cluster.nodes import Nodes, until
-from tests.support.broker_process import BrokerProcess
-from tests.support.mounts import MIB, small_disk
+from tests.cluster.nodes import Nodes
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
+from testkit.sizes import dice
+from testkit.wait import until
 
 from holdfast.backup import creating
 from holdfast.backup.format import load
 from holdfast.model.limits import MIB
 from holdfast.testing import LocalCluster
 from tests.backup.brokers import create, everything, findings, holdfast, restore, server_of, serving, spawned
-from tests.cluster.nodes import until
-from tests.support.sizes import dice
 
 KILLS_TRIED = 3
 # The tables of a state that a restored broker begins with; those of nodes, members and leaders are for others to fill.

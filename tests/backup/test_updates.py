@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from testkit.processes import BrokerProcess
 from typer.testing import CliRunner
 
 from holdfast.backup import creating, keeping, verifying
@@ -22,7 +23,6 @@ from holdfast.client.api import Api
 from holdfast.model.errors import BackupDamaged, BackupUnusable, TopicNotFound
 from holdfast.node.node import now_ms
 from tests.backup.brokers import EVENTS, address, create, emptied, fill, findings, restore, server_of, serving
-from tests.support.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="module")

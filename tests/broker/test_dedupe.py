@@ -12,6 +12,8 @@ from asyncio import Future
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.batches import ForeignRecord, foreign_batch, messages_batch
+from testkit.sizes import examples
 
 from holdfast.broker.dedupe import DedupeWindow
 from holdfast.model.errors import BadMessageId, DiskFull, HoldfastError, StorageFailed
@@ -20,8 +22,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import record_batch
 from tests.broker.conftest import Desk
-from tests.support.batches import ForeignRecord, foreign_batch, messages_batch
-from tests.support.sizes import examples
 
 
 async def test_resend_is_acknowledged_with_the_first_offset_and_not_stored(desk: Desk) -> None:

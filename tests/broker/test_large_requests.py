@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from testkit.batches import values_batch
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.dedupe import DedupeWindow
@@ -21,7 +22,6 @@ from holdfast.model.topics import TopicConfig
 from holdfast.wire import batch_builder, record_batch
 from holdfast.wire.push_batch import Pushed
 from tests.broker.conftest import Desk
-from tests.support.batches import values_batch
 
 COUNT = 4 * MESSAGES_AT_ONCE_MAX + 1
 PARTITION = PartitionId(TopicName("t"), 0)

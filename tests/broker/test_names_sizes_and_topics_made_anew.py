@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testkit.batches import values_of
+from testkit.sizes import examples
 
 from holdfast.broker import admit, making_topics
 from holdfast.model import names
@@ -28,8 +30,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import batch_builder, record_batch
 from tests.broker.conftest import Desk
-from tests.support.batches import values_of
-from tests.support.sizes import examples
 
 ROOM = Path(tempfile.gettempdir()).resolve() / "topics"
 

@@ -8,6 +8,7 @@ import struct
 import zlib
 
 import pytest
+from testkit.batches import ForeignRecord, foreign_batch, resealed, values_batch
 
 from holdfast.broker import admit
 from holdfast.broker.gates import Gates
@@ -27,7 +28,6 @@ from holdfast.model.limits import HEADERS_PER_MESSAGE_MAX, MESSAGES_PER_BATCH_MA
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.broker.conftest import Desk
-from tests.support.batches import ForeignRecord, foreign_batch, resealed, values_batch
 
 # --- order --------------------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.batches import values_of
+from testkit.logs import flip, frame_positions
+from testkit.sizes import examples
 
 from holdfast.broker.follower import Follower
 from holdfast.broker.places import Place, parse_place
@@ -14,9 +17,6 @@ from holdfast.model.errors import BadValue, CursorNotFound, HoldfastError, Parti
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.topics import TopicConfig
 from tests.broker.conftest import Desk
-from tests.support.batches import values_of
-from tests.support.logs import flip, frame_positions
-from tests.support.sizes import examples
 
 
 async def publish(desk: Desk, count: int, topic: str = "t", start: int = 0) -> None:

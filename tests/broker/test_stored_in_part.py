@@ -9,6 +9,7 @@ import resource
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import pytest
+from testkit.batches import values_batch
 
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
@@ -20,7 +21,6 @@ from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import batch_builder
 from tests.broker.conftest import Desk
-from tests.support.batches import values_batch
 
 
 class Refusing(PassingBackend):

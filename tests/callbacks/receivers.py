@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from testkit.wait import until
+
 from holdfast.testing.ports import free_port
-from tests.text.in_process.talk import DEADLINE_S, until
+from tests.text.in_process.talk import DEADLINE_S
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from testkit.wait import until
+
 from holdfast.broker.callback_addresses import CallbackAddress, CallbackPolicy
 from holdfast.frontends.callbacks.announcing import Announcer
 from holdfast.frontends.callbacks.dialing import Dialer
@@ -13,7 +15,6 @@ from holdfast.model.callbacks import Callback
 from holdfast.model.errors import ConnectionLost
 from holdfast.model.ids import CursorName, TimestampMs, TopicName
 from tests.callbacks.receivers import DumbReceiver
-from tests.text.in_process.talk import until
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.processes import BrokerProcess
 
 from holdfast.backends.cluster.callback_table import ClusterCallbacks
 from holdfast.broker.callback_addresses import CallbackPolicy
@@ -25,7 +26,6 @@ from holdfast.model.limits import CALLBACK_WINDOW_BYTES_MAX
 from holdfast.testing.ports import free_port
 from holdfast.wire.callbacks import count_acks, parse_messages
 from tests.cluster.nodes import PATIENCE_S, Nodes
-from tests.support.broker_process import BrokerProcess
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text("utf-8")
 

@@ -15,14 +15,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.processes import BrokerProcess
+from testkit.wait import until, wait_until
 
 from holdfast.client import BlockingReceiver, Receiver, connect_blocking
 from holdfast.client.receiver import _Seen
 from holdfast.model.errors import ConfigError
 from holdfast.testing import LocalCluster
 from holdfast.testing.ports import free_port
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.text.in_process.talk import Serving, Talk, address_of, until
+from tests.text.in_process.talk import Serving, Talk, address_of
 
 
 async def dial(receiver: Receiver) -> Talk:

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from testkit.wait import wait_until
 
 from holdfast.client import BlockingClient, connect_blocking
 from holdfast.testing.ports import free_port
@@ -124,7 +124,7 @@ class Broker:
                 env=environment(),
             )
         process = self._process
-        until(lambda: self._ready_file.exists() or process.poll() is not None, "the broker starts")
+        wait_until(lambda: self._ready_file.exists() or process.poll() is not None, "the broker starts")
         assert process.poll() is None, self._log.read_text()
         self.text = json.loads(self._ready_file.read_text())["text"]
 
@@ -158,14 +158,6 @@ class Broker:
         ended = self.run(*arguments, given=given)
         assert ended.code == 0, ended
         return ended
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll for something that happens elsewhere."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s in vain: {what}"
-        time.sleep(0.01)
 
 
 def numbered(count: int) -> bytes:

@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
-from tests.cli.program import HOLDFAST, Ended, Running, environment, holdfast, numbered, until
+from tests.cli.program import HOLDFAST, Ended, Running, environment, holdfast, numbered
 
 SERVER = "--server"
 
@@ -54,7 +55,9 @@ def test_status_shows_who_leads_and_where_everybody_is(whole: LocalCluster) -> N
 
 def test_status_names_the_node_that_is_away_and_says_what_to_do(whole: LocalCluster) -> None:
     whole.kill("n1")
-    until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http, "--json").json["missing"] == ["n1"], "it")
+    wait_until(
+        lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http, "--json").json["missing"] == ["n1"], "it"
+    )
     shown = ok(whole, "cluster", "status").text
     assert "n1 cannot be reached" in shown and "0 more may fail. Start n1 again, or have another" in shown
     row = next(line for line in shown.splitlines() if line.startswith("n1 "))
@@ -63,7 +66,7 @@ def test_status_names_the_node_that_is_away_and_says_what_to_do(whole: LocalClus
 
 def test_status_without_majority_fails_and_says_whom_to_start(whole: LocalCluster) -> None:
     whole.kill("n1", "n3")
-    until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http).code == 1, "the majority is missed")
+    wait_until(lambda: holdfast("cluster", "status", SERVER, whole.nodes[1].http).code == 1, "the majority is missed")
     shown = holdfast("cluster", "status", SERVER, whole.nodes[1].http)
     assert "No majority of 3 nodes" in shown.text and "start n1, n3 again" in shown.text
 
@@ -171,7 +174,9 @@ def test_check_says_who_leads_and_who_is_missing(whole: LocalCluster) -> None:
     followers = [node for node in whole.nodes if node.id != leader]
     whole.kill(followers[0])
     server = (SERVER, followers[1].http)
-    until(lambda: holdfast("check", *server, "--json").json["cluster"]["missing"] == [followers[0].id], "it is missed")
+    wait_until(
+        lambda: holdfast("check", *server, "--json").json["cluster"]["missing"] == [followers[0].id], "it is missed"
+    )
     facts = holdfast("check", *server, "--json").json
     assert facts["ready"] and facts["cluster"]["leader"] == leader and facts["cluster"]["nodes"] == ["n1", "n2", "n3"]
     shown = holdfast("check", *server)

@@ -7,10 +7,12 @@ import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
+from testkit.wait import wait_until
+
 from holdfast.cli.demo import timeline
 from holdfast.cli.demo.cluster_score import ClusterScore, Reader
 from holdfast.cli.demo.tally import Verdict, judge
-from tests.cli.program import Running, holdfast, until
+from tests.cli.program import Running, holdfast
 
 
 def test_interrupted_demo_leaves_no_broker_behind() -> None:
@@ -20,7 +22,7 @@ def test_interrupted_demo_leaves_no_broker_behind() -> None:
         pid = int(started.rsplit("process ", 1)[1].rstrip(")\n"))
         ended = playing.end(signal.SIGINT)
     assert ended.code == 130 and "Traceback" not in ended.err
-    until(lambda: not _is_alive(pid), "the broker is gone")
+    wait_until(lambda: not _is_alive(pid), "the broker is gone")
 
 
 def _is_alive(pid: int) -> bool:
@@ -58,7 +60,7 @@ def test_interrupted_demo_leaves_no_cluster_behind(tmp_path: Path) -> None:
         ended = playing.end(signal.SIGINT)
     assert ended.code == 130 and "Traceback" not in ended.err
     for pid in pids:
-        until(lambda pid=pid: not _is_alive(pid), "the node is gone")
+        wait_until(lambda pid=pid: not _is_alive(pid), "the node is gone")
 
 
 def test_verdict_on_a_cluster() -> None:

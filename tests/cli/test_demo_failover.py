@@ -7,10 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.cli.demo import failover_timeline, failover_view, pair_process
 from holdfast.cli.demo.failover_score import Arrival, FailoverScore
-from tests.cli.program import Running, holdfast, until
+from tests.cli.program import Running, holdfast
 
 
 def performed() -> FailoverScore:
@@ -91,7 +92,7 @@ def test_interrupted_demo_leaves_no_broker_behind(tmp_path: Path) -> None:
         ended = playing.end(signal.SIGINT)
     assert ended.code == 130 and "Traceback" not in ended.err
     for pid in pids:
-        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the broker is gone")
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the broker is gone")
 
 
 def test_durations_that_are_none_are_told() -> None:

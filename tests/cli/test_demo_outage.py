@@ -9,12 +9,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.cli.demo import outage_timeline, outage_view
 from holdfast.cli.demo.outage_play import OutagePlay, Plan
 from holdfast.cli.demo.outage_score import Answer, Mark, OutageScore
 from holdfast.cli.demo.view import View
-from tests.cli.program import Running, until
+from tests.cli.program import Running
 
 
 def performed(*stored: int) -> OutageScore:
@@ -91,4 +92,4 @@ def test_interrupted_demo_leaves_nothing_behind(tmp_path: Path) -> None:
         ended = playing.end(signal.SIGINT)
     assert ended.code == 130 and "Traceback" not in ended.err
     for pid in pids:
-        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "it is gone")
+        wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "it is gone")

@@ -13,6 +13,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from testkit.logs import OpenLog, abandon, frame_positions, overwrite
+from testkit.sizes import dice, in_memory, scaled
 
 from holdfast.cli.advice import ADVICE
 from holdfast.model.errors import DataDirectoryError
@@ -22,8 +24,6 @@ from holdfast.storage.examine_log import Rehearsal
 from holdfast.storage.index import SparseIndex
 from holdfast.storage.log import PartitionLog
 from tests.cli.program import DEADLINE_S, Broker, holdfast
-from tests.support.logs import OpenLog, abandon, frame_positions, overwrite
-from tests.support.sizes import dice, in_memory, scaled
 
 MESSAGES = 60
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
-from tests.cli.program import Broker, Running, holdfast, until
+from tests.cli.program import Broker, Running, holdfast
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def subscribed(topic: str, *brokers: Broker) -> None:
         with broker.client() as client:
             return topic in [each.topic for each in client.topics()]
 
-    until(lambda: all(map(is_there, brokers)), f"the subscriber of {topic} is there")
+    wait_until(lambda: all(map(is_there, brokers)), f"the subscriber of {topic} is there")
 
 
 def test_one_address_is_a_plain_broker(broker: Broker) -> None:
@@ -66,7 +67,7 @@ def test_an_empty_address_stands_for_a_broker_that_there_is_not(tmp_path: Path) 
     port, ready = free_port(), tmp_path / "ready.json"
     both = (f"localhost:{port}", "")
     with Running("primary", str(port), "", "--memory", "--ready-file", str(ready)) as alone:
-        until(lambda: ready.exists() and bool(ready.read_text().strip()), "it serves")
+        wait_until(lambda: ready.exists() and bool(ready.read_text().strip()), "it serves")
         with reading("topicA", *both, "--count", "1") as reader:
             published = holdfast("publish", "topicA", "Hello", *both)
             while published.code == 0 and reader.process.poll() is None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
@@ -16,7 +17,7 @@ from holdfast.cli.reading import Reader
 from holdfast.model.errors import RemoteError
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
-from tests.cli.program import Broker, holdfast, numbered, until
+from tests.cli.program import Broker, holdfast, numbered
 
 
 def offset_of(broker: Broker, topic: str, name: str) -> int:
@@ -94,7 +95,7 @@ def test_refused_line_says_how_many_were_acknowledged_before(broker: Broker) -> 
         assert publishing.process.stdin is not None
         publishing.process.stdin.write(b"first\nsecond\n")
         publishing.process.stdin.flush()
-        until(lambda: messages_in(broker, "refused") == 2, "the first lines are stored")
+        wait_until(lambda: messages_in(broker, "refused") == 2, "the first lines are stored")
         publishing.process.stdin.write(b"x" * (MESSAGE_BYTES_MAX + 1) + b"\n")
         ended = publishing.ended()
     assert ended.code == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.cli import recording
 from holdfast.cli.pair_publishing import PairPublishing
@@ -19,7 +20,7 @@ from holdfast.client import PairPublished
 from holdfast.client.records import RecordFile, SentRecords
 from holdfast.model.ids import Offset
 from holdfast.model.messages import Published
-from tests.cli.program import Broker, numbered, until
+from tests.cli.program import Broker, numbered
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -52,7 +53,7 @@ def test_signal_loses_no_line(broker: Broker, tmp_path: Path) -> None:
         assert ended.code == 143, ended
         acknowledged = {line["id"] for line in lines(sent) if line["acknowledged"]}
         assert len(acknowledged) >= 50
-        until(lambda: received.exists() and acknowledged <= {line["id"] for line in lines(received)}, "all came")
+        wait_until(lambda: received.exists() and acknowledged <= {line["id"] for line in lines(received)}, "all came")
         assert reader.end(signal.SIGTERM).code == 143
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.node import config
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.doctor import examine
-from tests.cli.program import HOLDFAST, Broker, Running, environment, holdfast, until
+from tests.cli.program import HOLDFAST, Broker, Running, environment, holdfast
 
 ANYWHERE = ("--text", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -32,7 +33,7 @@ def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
         env=environment(HOLDFAST_NODE="of-environment"),
     )
     try:
-        until(lambda: ready_file.exists() or process.poll() is not None, "the broker starts")
+        wait_until(lambda: ready_file.exists() or process.poll() is not None, "the broker starts")
         assert json.loads(ready_file.read_text())["node"] == "of-flag"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -188,7 +189,7 @@ def test_sigterm_keeps_what_was_acknowledged_and_exits_zero(own_broker: Broker) 
 def test_ctrl_c_stops_a_broker_in_order(tmp_path: Path) -> None:
     ready_file = tmp_path / "ready.json"
     with Running("serve", *ANYWHERE, "--data", str(tmp_path / "data"), "--ready-file", str(ready_file)) as serving:
-        until(ready_file.exists, "the broker starts")
+        wait_until(ready_file.exists, "the broker starts")
         ended = serving.end(signal.SIGINT)
     assert ended.code == 0, ended
     assert "holdfast publish greetings" in ended.text

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.client import connect_blocking
 from holdfast.testing import ports as port_scheme
-from tests.cli.program import Running, holdfast, until
+from tests.cli.program import Running, holdfast
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def up(directory: Path, base_port: int | None, *options: str, nodes: int = 3) ->
         places += ("--base-port", str(base_port))
     with Running("up", *places, *options) as running:
         process = running.process
-        until(lambda: ready_file.exists() or process.poll() is not None, "it is ready")
+        wait_until(lambda: ready_file.exists() or process.poll() is not None, "it is ready")
         assert process.poll() is None, running.ended()
         yield Up(running, ready_file)
 
@@ -103,7 +104,7 @@ def test_node_that_dies_comes_back_by_itself(tmp_path: Path, base_port: int) -> 
         before = cluster.nodes()
         os.kill(before[0]["pid"], signal.SIGKILL)
         cluster.line_with("n1", "was killed (SIGKILL)", "starts again")
-        until(lambda: cluster.nodes()[0]["pid"] != before[0]["pid"], "the ready file has the new process")
+        wait_until(lambda: cluster.nodes()[0]["pid"] != before[0]["pid"], "the ready file has the new process")
         assert [node["pid"] for node in cluster.nodes()[1:]] == [node["pid"] for node in before[1:]]
         cluster.line_with("n1 up", f"process {cluster.nodes()[0]['pid']}")
         assert cluster.running.end(signal.SIGTERM).code == 0
@@ -116,9 +117,9 @@ def test_node_that_was_removed_stays_out_and_the_others_start_without_it(tmp_pat
         removed = holdfast("cluster", "remove", "n1", "--yes", "--server", servers)
         assert removed.code == 0, removed
         cluster.line_with("n1 removed")
-        until(lambda: [node["id"] for node in cluster.nodes()] == ["n2", "n3"], "the ready file has the others")
+        wait_until(lambda: [node["id"] for node in cluster.nodes()] == ["n2", "n3"], "the ready file has the others")
         os.kill(nodes[0]["pid"], signal.SIGKILL)
-        until(lambda: not is_alive(nodes[0]["pid"]), "it is gone")
+        wait_until(lambda: not is_alive(nodes[0]["pid"]), "it is gone")
         ended = cluster.running.end(signal.SIGINT)
     assert ended.code == 0 and "starts again" not in ended.text, ended
 
@@ -145,7 +146,7 @@ def test_second_signal_ends_it_at_once(tmp_path: Path, base_port: int) -> None:
         # One node hangs while the others leave, so that an orderly end would take half a minute.
         os.kill(nodes[0]["pid"], signal.SIGSTOP)
         cluster.running.process.send_signal(signal.SIGINT)
-        until(lambda: not listens(nodes[2]["text"]), "it has begun to stop")
+        wait_until(lambda: not listens(nodes[2]["text"]), "it has begun to stop")
         began = time.monotonic()
         ended = cluster.running.end(signal.SIGINT)
     assert ended.code == 1 and ended.out == b"" and "Traceback" not in ended.err
@@ -157,7 +158,7 @@ def test_killed_supervisor_leaves_no_node_behind(tmp_path: Path, base_port: int)
     with up(tmp_path, base_port, nodes=1) as cluster:
         pid = cluster.nodes()[0]["pid"]
         cluster.running.end(signal.SIGKILL)
-    until(lambda: not is_alive(pid), "the node is gone")
+    wait_until(lambda: not is_alive(pid), "the node is gone")
 
 
 def test_port_in_use_is_named_with_what_to_do(tmp_path: Path, base_port: int) -> None:

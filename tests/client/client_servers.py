@@ -280,11 +280,3 @@ class BrokerProcess:
         except (FileNotFoundError, json.JSONDecodeError):
             return False
         return True
-
-
-async def until(condition: Callable[[], bool], what: str, deadline_s: float = 20.0) -> None:
-    """Poll for something that happens elsewhere."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {deadline_s} s in vain: {what}"
-        await asyncio.sleep(0.01)

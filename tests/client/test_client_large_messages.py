@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess
-from tests.support.http_client import Client as HttpClient
+from testkit.http_client import Client as HttpClient
+from testkit.processes import BrokerProcess
 
 from holdfast.client import Receiver, connect
 from holdfast.model.limits import MESSAGE_BYTES_MAX

@@ -6,17 +6,8 @@ import asyncio
 import time
 
 import pytest
-from client_servers import (
-    Answer,
-    Call,
-    HangUp,
-    Script,
-    ScriptedServer,
-    batches_of,
-    error,
-    is_publish,
-    until,
-)
+from client_servers import Answer, Call, HangUp, Script, ScriptedServer, batches_of, error, is_publish
+from testkit.wait import until
 
 from holdfast.client import (
     ConnectionLost,

@@ -8,7 +8,8 @@ import random
 from collections import Counter
 
 import pytest
-from client_servers import BrokerProcess, until
+from client_servers import BrokerProcess
+from testkit.wait import until
 
 from holdfast.client import (
     Client,

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from client_servers import BrokerProcess, until
+from client_servers import BrokerProcess
+from testkit.wait import until
 
 from holdfast.client import (
     ClientClosed,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.broker_process import BrokerProcess
+from testkit.processes import BrokerProcess
 
 from holdfast.client import connect, connect_blocking
 from holdfast.testing.ports import free_port

@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from client_servers import until
 from pair_brokers import FakeBroker, fake_pair
+from testkit.wait import until
 
 from holdfast.client import (
     ClientClosed,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_servers import until
 from pair_brokers import FakeBroker, fake_pair
+from testkit.wait import until
 
 from holdfast.client import (
     ClientClosed,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client_servers import until
+from testkit.wait import until
 
 from holdfast.cli.demo.pair_process import PairProcesses
 from holdfast.client import ConnectionChange, PairPublisher, PairSubscriber

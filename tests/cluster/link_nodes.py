@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from testkit.wait import until
 
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
 from holdfast.consensus.messages import Message
@@ -18,13 +19,6 @@ from holdfast.wire.peer import Hello
 
 _boots = itertools.count()
 QUICK = LinkTiming(refused_retry_s=0.1)
-
-
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {timeout_s} s: {what}"
-        await asyncio.sleep(0.002)
 
 
 def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:

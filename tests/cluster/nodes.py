@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
@@ -122,13 +124,3 @@ async def running(root: Path, *, segment_bytes: int = SEGMENT_BYTES_DEFAULT) -> 
         yield nodes
     finally:
         await nodes.stop()
-
-
-async def until(holds: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait for something that comes by itself; fails when it does not."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            result = holds()
-            if result if isinstance(result, bool) else await result:
-                return
-            await asyncio.sleep(0.01)

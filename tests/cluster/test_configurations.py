@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from testkit.wait import until
 
 from holdfast.backends.cluster import opening, snapshots
 from holdfast.backends.cluster.backend import ClusterBackend
@@ -29,7 +30,7 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, running, until
+from tests.cluster.nodes import Nodes, running
 
 ORDERS, LATER = TopicName("orders"), TopicName("later")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId
@@ -16,7 +17,7 @@ from holdfast.consensus.timing import DEFAULT_TIMING, ElectionSettings, Timing
 from holdfast.model.errors import ConfigError
 from holdfast.model.ids import LogIndex, Term
 from holdfast.node.config import load
-from tests.cluster.nodes import Nodes, until
+from tests.cluster.nodes import Nodes
 
 PEERS = "n1=127.0.0.1:8100,n2=127.0.0.1:8101,n3=127.0.0.1:8102"
 CLUSTER = {"peers": PEERS, "peer": "127.0.0.1:8100"}

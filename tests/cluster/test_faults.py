@@ -16,9 +16,9 @@ from chaos.commands import CannotBreak
 from chaos.mixed import judge, picture
 from chaos.mixed import run as mixed
 from chaos.run import ALL, Plan, run
+from testkit.sizes import dice
 
 from tests.spark import audit_by_hand
-from tests.support.sizes import dice
 
 # Faults of one run need the same kind of disks. Runs are about equally long, for the sake of many cores.
 RUNS = {

@@ -7,13 +7,14 @@ import os
 import socket
 
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster.links import LinkTiming
 from holdfast.consensus.messages import Append, AppendReply, TimeoutNow
 from holdfast.model.entries import Entry
 from holdfast.model.errors import BadValue
 from holdfast.model.limits import MIB
-from tests.cluster.link_nodes import QUICK, LinkNode, cluster, on_both_loops, until
+from tests.cluster.link_nodes import QUICK, LinkNode, cluster, on_both_loops
 
 
 def append(*payloads: bytes, index: int = 0) -> Append:

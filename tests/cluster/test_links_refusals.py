@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from testkit.wait import until
 
 from holdfast.consensus.messages import TimeoutNow
 from holdfast.wire import peer
 from holdfast.wire.peer_raft import raft_frame
-from tests.cluster.link_nodes import QUICK, LinkNode, cluster, on_both_loops, until
+from tests.cluster.link_nodes import QUICK, LinkNode, cluster, on_both_loops
 
 Line = MutableMapping[str, Any]
 

@@ -7,6 +7,7 @@ import os
 
 import pytest
 from structlog.testing import capture_logs
+from testkit.wait import until
 
 from holdfast.model.errors import (
     DamagedData,
@@ -20,7 +21,7 @@ from holdfast.model.errors import (
 )
 from holdfast.model.limits import MIB, PEER_REQUESTS_MAX
 from holdfast.wire import peer
-from tests.cluster.link_nodes import LinkNode, cluster, on_both_loops, until
+from tests.cluster.link_nodes import LinkNode, cluster, on_both_loops
 
 
 @on_both_loops

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.testing import ClusterFailed, LocalCluster
 from holdfast.testing import ports as port_scheme
-from tests.support.broker_process import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster import peer_book, removal, requests, status
 from holdfast.backends.cluster.commands import NoteNode
@@ -24,7 +25,7 @@ from holdfast.model.member_errors import MembershipChanging, NodeNotFound, NodeR
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.testing.ports import free_port
-from tests.cluster.nodes import PATIENCE_S, Nodes, until
+from tests.cluster.nodes import PATIENCE_S, Nodes
 
 ORDERS = TopicName("orders")
 PARTITIONS = 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from testkit.wait import until
+
 from holdfast.backends.cluster.peer_book import PeerBook
 from holdfast.model.limits import CLUSTER_NODES_MAX
 from holdfast.testing.ports import free_port
-from tests.cluster.nodes import until
 from tests.cluster.test_members import Publisher, check_stored, cluster, join, settled
 
 

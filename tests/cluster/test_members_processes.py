@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from chaos.members import run
+from testkit.sizes import dice, scaled
+from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
 from holdfast.testing.asking import ask
-from tests.support.broker_process import wait_until
-from tests.support.sizes import dice, scaled
 
 
 def places(cluster: LocalCluster, asked: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.broker.broker import Broker
@@ -15,7 +16,7 @@ from holdfast.frontends.http.queue_brokers import broker_ids, info_of
 from holdfast.model.errors import RequestOutdated
 from holdfast.model.ids import TimestampMs
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running, until
+from tests.cluster.nodes import Nodes, running
 
 
 async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Path) -> None:

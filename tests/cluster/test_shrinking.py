@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster import formation
 from holdfast.cli.check import shrinking_in_words
@@ -20,7 +21,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, until
+from tests.cluster.nodes import Nodes
 
 ORDERS = TopicName("orders")
 SHRINKS = ElectionSettings(shrink_after_ms=1_000)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster import opening, snapshots
 from holdfast.backends.cluster.commands import NoteNode
@@ -21,7 +22,7 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import Members, MembersAt
 from holdfast.model.ids import LogIndex, Offset, Term, TopicName
 from holdfast.model.topics import Topic, TopicConfig
-from tests.cluster.nodes import Nodes, running, until
+from tests.cluster.nodes import Nodes, running
 
 ORDERS, MEANWHILE = TopicName("orders"), TopicName("meanwhile")
 

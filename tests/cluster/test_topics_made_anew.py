@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.backends.cluster.topic_files import TopicFiles
 from holdfast.model.errors import NoQuorum, TopicNotFound
@@ -16,8 +18,7 @@ from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import NotCached
-from tests.cluster.nodes import Nodes, now_ms, running, until
-from tests.support.batches import values_batch
+from tests.cluster.nodes import Nodes, now_ms, running
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -12,13 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
 from holdfast.client import Client
 from holdfast.model.errors import RemoteError
 from holdfast.testing import LocalCluster
 from holdfast.testing.errors import ClusterFailed
 from tests.cluster import later_build
-from tests.cluster.nodes import until
 
 # A node that is stopped in order hands over first; the rest is what a busy machine of two cores adds.
 GAP_S_MAX = 5.0

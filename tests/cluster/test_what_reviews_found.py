@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.cluster import commands, hard_states
 from holdfast.backends.cluster.groups import Groups
@@ -25,7 +26,7 @@ from holdfast.model.names import path_part
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, now_ms, running, until
+from tests.cluster.nodes import Nodes, now_ms, running
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.batches import values_batch, values_of
+from testkit.postgres import TIMEOUT_S, database_for
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
@@ -25,8 +27,6 @@ from holdfast.model.ids import CursorName, Offset, PartitionId, TimestampMs, Top
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.wire import record_batch
-from tests.support.batches import values_batch, values_of
-from tests.support.postgres import TIMEOUT_S, database_for
 
 
 @dataclass

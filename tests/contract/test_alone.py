@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from testkit.batches import values_batch
+from testkit.logs import flip, frame_positions, path_of
+from testkit.mounts import fill, small_disk
+from testkit.sizes import dice, scaled
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import DeleteTopic
@@ -22,10 +26,6 @@ from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic
 from holdfast.model.waiting import RetentionWait
 from tests.contract.stores import ALONE, Store
-from tests.support.batches import values_batch
-from tests.support.logs import flip, frame_positions, path_of
-from tests.support.mounts import fill, small_disk
-from tests.support.sizes import dice, scaled
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -6,12 +6,12 @@ import asyncio
 import random
 
 import pytest
+from testkit.batches import foreign_records, values_batch
 
 from holdfast.model.errors import HoldfastError, OffsetOutOfRange, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.wire import record_batch
 from tests.contract.stores import Store
-from tests.support.batches import foreign_records, values_batch
 
 
 async def test_offsets_are_gapless_and_in_the_order_of_the_calls(store: Store) -> None:

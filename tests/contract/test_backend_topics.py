@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from testkit.batches import values_batch
 
 from holdfast.model.errors import TopicExists, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 from tests.contract.stores import Store
-from tests.support.batches import values_batch
 
 
 async def test_created_topic_is_there_after_a_restart_with_its_settings(store: Store) -> None:

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess, traced, wait_until
-from tests.support.flood import Flood, Sent
-from tests.support.mounts import fill, small_disk
-from tests.support.sizes import scaled
-from tests.support.text_client import PUBACK, SUBACK
+from testkit.flood import Flood, Sent
+from testkit.mounts import fill, small_disk
+from testkit.processes import BrokerProcess, traced
+from testkit.sizes import scaled
+from testkit.text_client import PUBACK, SUBACK
+from testkit.wait import wait_until
 
 MIB = 1 << 20
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from tests.support.batches import ForeignRecord
-from tests.support.broker_process import BrokerProcess
-from tests.support.flood import Flood, Sent
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK
+from testkit.batches import ForeignRecord
+from testkit.flood import Flood, Sent
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK
 
 TOPICS = ["a", "b", "c", "d", "e"]
 ROUNDS = scaled(5, 15)

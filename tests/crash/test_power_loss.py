@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.flood import Flood
+from testkit.mounts import PowerDisk, power_disk
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK
 
 from tests.crash.test_kill import TOPICS, id_of, lines
-from tests.support.broker_process import BrokerProcess
-from tests.support.flood import Flood
-from tests.support.mounts import PowerDisk, power_disk
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK
 
 pytestmark = pytest.mark.root
 

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 
 import pytest
+from testkit.flood import Flood, Sent
+from testkit.logs import flip, frame_positions
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK, SUBACK, TextClient
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.flood import Flood, Sent
-from tests.support.logs import flip, frame_positions
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK, SUBACK, TextClient
 
 # --- stopping -----------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from testkit.processes import BrokerProcess
 
 from tests.docs.test_readme import DEFAULT_HTTP, commands_of, http_of
-from tests.support.broker_process import BrokerProcess
 
 QUEUE = Path(__file__).parents[2] / "docs" / "queue.md"
 

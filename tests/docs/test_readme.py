@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.processes import BrokerProcess
 
 from holdfast.backends.postgres.server import programs
 from holdfast.testing import LocalCluster
-from tests.support.broker_process import BrokerProcess
 
 
 @pytest.fixture

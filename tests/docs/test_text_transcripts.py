@@ -7,8 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess
+from testkit.processes import BrokerProcess
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "text.md"
 DEADLINE_S = 20

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testkit.postgres import database_for
+
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.broker.broker import Broker
 from holdfast.model.errors import Unavailable
@@ -19,7 +21,6 @@ from tests.contract.stores import BACKENDS, Clock, Open
 from tests.faults.requests import PARTITIONS, Sent, requests, untrue
 from tests.faults.sites import FAULTS, Fault
 from tests.postgres.relay import Relay, relayed
-from tests.support.postgres import database_for
 
 T = TopicName("t")
 

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.support.sizes import dice, scaled
+from testkit.sizes import dice, scaled
 
 ROOT = Path(__file__).parents[2]
 # At least so many places that raise an error are passed by the publishes.

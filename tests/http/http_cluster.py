@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from http_server import Client
-from tests.support.broker_process import BrokerProcess, wait_until
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
 
@@ -86,13 +86,3 @@ def three_nodes(path: Path) -> Iterator[Cluster]:
         cluster = Cluster(nodes)
         cluster.start()
         yield cluster
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> bool:
-    """Whether something holds within a while."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True

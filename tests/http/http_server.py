@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import uvloop
-from tests.support.http_client import JSON, Answer, Client, answer_of
+from testkit.http_client import JSON, Answer, Client, answer_of
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.callback_table import ClusterCallbacks

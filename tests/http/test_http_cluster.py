@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_cluster import NODES, Cluster, ClusterNode, eventually, three_nodes
+from http_cluster import NODES, Cluster, ClusterNode, three_nodes
 from http_server import BATCHES, Answer
-from tests.support.batches import foreign_values
+from testkit.batches import foreign_values
+from testkit.wait import wait_until
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -82,7 +83,7 @@ def test_control_group_is_led_by_the_node_that_was_asked_for(cluster: Cluster) -
     for through, to in zip(cluster.nodes, ("n3", "n1", "n2"), strict=True):
         moved = transfer(through, to=to)
         assert (moved.status, moved.json) == (200, {"topic": None, "partition": None, "leader": to})
-        assert eventually(lambda to=to: cluster.leader() == to)
+        wait_until(lambda to=to: cluster.leader() == to)
 
 
 def test_partition_is_led_by_the_node_that_was_asked_for(cluster: Cluster) -> None:
@@ -189,7 +190,7 @@ def test_stream_of_any_node_shows_what_another_took(cluster: Cluster) -> None:
 def test_stale_reads_say_how_old_they_are(cluster: Cluster) -> None:
     offset = publish(cluster.nodes[0], "stale", 2)
     for node in cluster.nodes:
-        assert eventually(lambda node=node: read(node, 2, f"?offset={offset}&stale=true").json["messages"] != [])
+        wait_until(lambda node=node: read(node, 2, f"?offset={offset}&stale=true").json["messages"] != [])
         answer = read(node, 2, f"?offset={offset}&stale=true")
         assert answer.json["stale_ms"] == int(answer.headers["holdfast-stale-ms"]) < 5000
         batches = read(node, 2, f"?offset={offset}&stale=true", Accept=BATCHES)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.postgres import database_for
+from testkit.postgres import database_for
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 import holdfast.client
 import holdfast.frontends.http

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_cluster import Cluster, ClusterNode, eventually, three_nodes
+from http_cluster import Cluster, ClusterNode, three_nodes
 from http_server import BATCHES, Answer
-from tests.support.batches import foreign_values
+from testkit.batches import foreign_values
+from testkit.wait import wait_until
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -49,8 +50,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             assert messages_of(first, number).status == 200
         for node in running.nodes[1:]:
             node.process.kill()
-        assert eventually(lambda: not first.is_ready), "it says that it takes publishes"
-        assert eventually(lambda: leaders(first) == [None] * PARTITIONS), "it believes that somebody leads"
+        wait_until(lambda: not first.is_ready), "it says that it takes publishes"
+        wait_until(lambda: leaders(first) == [None] * PARTITIONS), "it believes that somebody leads"
         yield running
 
 
@@ -161,7 +162,7 @@ def next_data(response: http.client.HTTPResponse) -> str:
 def test_metrics_tell_of_the_gap(alone: ClusterNode) -> None:
     before = alone.metric("holdfast_leaderless_seconds_total")
     assert alone.metric("holdfast_leaderless_seconds") > 0
-    assert eventually(lambda: alone.metric("holdfast_leaderless_seconds_total") > before)
+    wait_until(lambda: alone.metric("holdfast_leaderless_seconds_total") > before)
     assert alone.metric("holdfast_ready") == 0
     assert (alone.metric("holdfast_nodes_up"), alone.metric("holdfast_nodes_missing")) == (1, 2)
     assert (alone.metric("holdfast_control_leader"), alone.metric("holdfast_partitions_led")) == (0, 0)
@@ -174,7 +175,7 @@ def test_all_goes_on_when_the_others_are_back(cluster: Cluster, alone: ClusterNo
     assert alone.call("POST", f"/v1/topics/{TOPIC}/messages", {"messages": messages}).status == 200
     for node in cluster.nodes:
         assert [one["value"] for one in messages_of(node, 0).json["messages"]][-1] == "again"
-    assert eventually(lambda: alone.metric("holdfast_leaderless_seconds") == 0)
+    wait_until(lambda: alone.metric("holdfast_leaderless_seconds") == 0)
 
 
 def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: ClusterNode) -> None:
@@ -187,13 +188,13 @@ def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: C
         answers.append(alone.call("POST", "/v1/cluster/transfer", {"to": "n1"}))
         return answers[-1].status == 200
 
-    assert eventually(is_handed_over), answers
+    wait_until(is_handed_over), answers
 
     def is_asleep() -> bool:
         return all(group["is_asleep"] for group in alone.get("/v1/cluster/groups").json["groups"])
 
-    assert eventually(is_asleep)
+    wait_until(is_asleep)
     for node in cluster.nodes[1:]:
         node.process.kill()
-    assert eventually(lambda: not alone.is_ready), "it says that it takes publishes"
-    assert eventually(lambda: leaders(alone) == [None] * PARTITIONS), "it believes that somebody leads"
+    wait_until(lambda: not alone.is_ready), "it says that it takes publishes"
+    wait_until(lambda: leaders(alone) == [None] * PARTITIONS), "it believes that somebody leads"

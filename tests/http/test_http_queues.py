@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from http_server import JSON, Answer, Client, Server, answer_of
-from tests.support.broker_process import wait_until
+from testkit.wait import wait_until
 
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from http_cluster import Cluster, three_nodes
-from tests.support.broker_process import wait_until
+from testkit.wait import wait_until
 
 READERS = 8
 MESSAGES = 300

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from http_server import Server
+from testkit.wait import wait_until
 
 from holdfast.frontends.http import tail as tail_module
 
@@ -72,19 +73,10 @@ def tails(server: Server) -> int:
     return server.frontend._services.tails
 
 
-def until(condition: Any, timeout_s: float = 10) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def test_messages_come_as_they_are_published(server: Server) -> None:
     server.publish("orders", "before")
     with tailing(server) as stream:
-        assert until(lambda: tails(server) == 1)
+        wait_until(lambda: tails(server) == 1)
         server.publish("orders", "a", "line\nbreak")
         events = stream.take(2)
         assert [event.data["value"] for event in events] == ["a", "line\nbreak"]
@@ -92,7 +84,7 @@ def test_messages_come_as_they_are_published(server: Server) -> None:
         assert events[0].data["partition"] == 0 and events[0].data["offset"] == 1
         server.publish("orders", "b")
         assert stream.take(1)[0].data["value"] == "b"
-    assert until(lambda: tails(server) == 0), "a reader that left is forgotten"
+    wait_until(lambda: tails(server) == 0), "a reader that left is forgotten"
 
 
 def test_stream_begins_where_it_was_asked_to(server: Server) -> None:
@@ -164,7 +156,7 @@ def test_reader_that_stands_still_costs_little_and_misses_nothing(server: Server
     reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     reader.connect(("127.0.0.1", server.port))
     reader.sendall(b"GET /v1/topics/orders/tail?from=earliest HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert until(lambda: tails(server) == 1)
+    wait_until(lambda: tails(server) == 1)
     value = "x" * 10_000
     for _ in range(20):
         server.publish("orders", *[value] * 500)
@@ -195,7 +187,7 @@ def test_reader_behind_expired_or_recreated_log_is_told_of_the_gap(server: Serve
 def test_stream_of_a_deleted_topic_ends_with_the_reason(server: Server) -> None:
     server.publish("orders", "a")
     with tailing(server) as stream:
-        assert until(lambda: tails(server) == 1)
+        wait_until(lambda: tails(server) == 1)
         server.call("DELETE", "/v1/topics/orders")
         [end] = list(stream)
         assert (end.name, end.data["error"]["code"]) == ("end", "topic_not_found")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from chaos.cable import Cable
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
-from tests.support.broker_process import BrokerProcess, wait_until
 
 HEARTBEAT_MS = 150
 MISSES = 3

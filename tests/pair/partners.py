@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
+
 from holdfast.testing.ports import free_port
-from tests.support.broker_process import BrokerProcess, wait_until
 
 HEARTBEAT_MS = 100
 MISSES = 4

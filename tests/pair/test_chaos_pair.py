@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from chaos.pair import PER_SIDE, run
-
-from tests.support.sizes import dice, scaled
+from testkit.sizes import dice, scaled
 
 
 def test_nothing_is_lost_or_repeated_over_failovers_in_a_row() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.text_client import PUBACK, SUBACK, TextClient
+from testkit.wait import wait_until
 
 from holdfast.model.ids import LogIndex
 from holdfast.node import rejoining
 from tests.pair.pairs import HEARTBEAT_MS, MISSES, Pair, running
-from tests.support.broker_process import wait_until
-from tests.support.text_client import PUBACK, SUBACK, TextClient
 
 
 def publish(pair: Pair, node: str, *values: bytes) -> None:

@@ -6,10 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.client.blocking import BlockingClient
 from tests.pair.test_plain_clients import Box, boxes, publish_until_taken
-from tests.support.broker_process import wait_until
 
 
 def wait_until_together(*both: Box) -> None:

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from testkit.processes import BrokerProcess
+from testkit.text_client import PUBACK, SUBACK, TextClient
+from testkit.wait import wait_until
 
 from tests.pair.partners import HEARTBEAT_MS, MISSES, Partner, plain, status
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.text_client import PUBACK, SUBACK, TextClient
 
 
 def replicate(client: TextClient, *lines: bytes) -> None:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.text_client import CONNACK, PUBACK, SUBACK, TextClient
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
 from tests.cli.program import Running
-from tests.support.broker_process import wait_until
-from tests.support.text_client import CONNACK, PUBACK, SUBACK, TextClient
 
 WAIT_S = 20.0
 

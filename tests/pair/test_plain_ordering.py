@@ -9,14 +9,14 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.text_client import SUBACK
+from testkit.wait import wait_until
 
 from holdfast.backends.plain.journal import ForeignNumber, Journal
 from holdfast.backends.plain.ordering import Numbering, put_in_order
 from holdfast.model.errors import DiskFull
 from holdfast.model.ids import TimestampMs, TopicName
 from tests.pair.partners import Partner, plain, status
-from tests.support.broker_process import wait_until
-from tests.support.text_client import SUBACK
 
 
 def opened(directory: Path) -> Journal:

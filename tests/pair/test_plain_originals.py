@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from testkit.text_client import PUBACK, TextClient
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
 from tests.pair.originals import AckBackup, AckPrimary, AckPublisher, NumberedBackup, NumberedPrimary, NumberedPublisher
 from tests.pair.partners import plain, status
-from tests.support.broker_process import wait_until
-from tests.support.text_client import PUBACK, TextClient
 
 FLAGS = ("--text-dialect", "ack")
 QUICK = (0.0, 0.0)

@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from testkit.processes import BrokerProcess
+from testkit.text_client import PUBACK, SUBACK, TextClient
+from testkit.wait import wait_until
 
 from tests.pair.partners import (
     HEARTBEAT_MS,
@@ -19,8 +22,6 @@ from tests.pair.partners import (
     wait_until_alone,
     wait_until_in_step,
 )
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.text_client import PUBACK, SUBACK, TextClient
 
 
 def subscribed(broker: BrokerProcess) -> TextClient:

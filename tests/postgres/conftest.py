@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest_asyncio
+from testkit.postgres import Server, database_for
 
 from tests.postgres.stores import Opened, open_store
-from tests.support.postgres import Server, database_for
 
 Open = Callable[..., Awaitable[Opened]]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,12 +59,3 @@ async def query(url: str, statement: str, *values: object) -> list[Any]:
         return rows
     finally:
         await connection.close()
-
-
-async def until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what}") from None

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 from chaos.outage import run
-
-from tests.support.sizes import dice, scaled
+from testkit.sizes import dice, scaled
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3])

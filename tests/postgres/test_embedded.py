@@ -9,14 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from testkit.postgres import Server
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.backends.postgres import address
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.model.errors import ConfigError
 from holdfast.node.config import Config, load
 from tests.postgres.stores import query
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.postgres import Server
 
 SECRET = "s3cr3t/ä:@"
 QUOTED = "s3cr3t%2F%C3%A4%3A%40"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from testkit.postgres import database_for
 
 from holdfast.backends.postgres import schema
 from holdfast.backends.postgres.queries import Migration, migrations
 from holdfast.model.errors import ConfigError
 from tests.postgres.stores import open_store, query
-from tests.support.postgres import database_for
 
 
 async def test_empty_database_gets_the_schema_once_however_many_brokers_come_at_the_same_time(tmp_path: Path) -> None:

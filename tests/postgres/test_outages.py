@@ -11,6 +11,8 @@ import time
 
 import asyncpg
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.postgres import writing
 from holdfast.frontends.text.line_cache import LineCache, Place
@@ -18,8 +20,7 @@ from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.wire.text import DIALECTS
 from tests.postgres.conftest import Open
-from tests.postgres.stores import Opened, query, until
-from tests.support.postgres import Server
+from tests.postgres.stores import Opened, query
 
 T = PartitionId(TopicName("t"), 0)
 C = CursorName("c")

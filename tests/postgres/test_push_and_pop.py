@@ -10,6 +10,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.postgres import copying
 from holdfast.backends.postgres.transaction import told_of_breaks
@@ -22,7 +23,7 @@ from holdfast.model.push_ids import push_ids
 from holdfast.wire import batch_builder
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.conftest import Open
-from tests.postgres.stores import Opened, now_ms, query, until
+from tests.postgres.stores import Opened, now_ms, query
 from tests.text.in_process.talk import serving
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import asyncpg
 import pytest
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.backends.postgres import retention
 from holdfast.model.errors import OffsetOutOfRange
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.waiting import NOBODY, RetentionWait
 from tests.postgres.conftest import Open
-from tests.postgres.stores import now_ms, query, until
-from tests.support.batches import values_batch
+from tests.postgres.stores import now_ms, query
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from testkit.batches import ForeignRecord, foreign_batch, foreign_records
+from testkit.postgres import database_for
 
 from holdfast.model.errors import BadMessage, BadMessageId
 from holdfast.model.ids import Offset, PartitionId, TopicName
@@ -15,8 +17,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch, varint
 from tests.postgres.conftest import Open
 from tests.postgres.stores import now_ms, open_store, query
-from tests.support.batches import ForeignRecord, foreign_batch, foreign_records
-from tests.support.postgres import database_for
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 import asyncpg
 import pytest
 import structlog
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.writing import Write
@@ -18,8 +20,7 @@ from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from tests.postgres.conftest import Open
-from tests.postgres.stores import Opened, query, until
-from tests.support.batches import values_batch
+from tests.postgres.stores import Opened, query
 
 T = PartitionId(TopicName("t"), 0)
 

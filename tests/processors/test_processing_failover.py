@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from cluster_members import NODES, Calls
-from tests.support.broker_process import BrokerProcess, wait_until
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.testing.ports import free_port

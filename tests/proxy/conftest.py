@@ -6,11 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from testkit.http_client import Client
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
 from tests.proxy.proxies import Brokers
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.http_client import Client
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from testkit.http_client import Client
+from testkit.processes import BrokerProcess
+
 from holdfast.client.addresses import Address
 from holdfast.proxy.process import RunningProxy
 from holdfast.proxy.settings import Settings, parse_groups
-from tests.support.broker_process import BrokerProcess
-from tests.support.http_client import Client
 
 
 class ProxyClient(Client):

@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 import pytest
+from testkit.http_client import Client
+from testkit.wait import wait_until
 
 from holdfast.model.errors import ConfigError
 from holdfast.proxy.settings import SLOTS, parse_groups
 from tests.proxy.proxies import Brokers, proxying
-from tests.support.broker_process import wait_until
-from tests.support.http_client import Client
 
 Group = Callable[[str, int], Brokers]
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.client.addresses import Address
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
@@ -21,7 +22,6 @@ from holdfast.proxy.settings import SLOTS, Settings, parse_groups
 from holdfast.testing.ports import free_port
 from tests.proxy.fake_node import Got, answer, faking
 from tests.proxy.proxies import ProxyClient, proxying
-from tests.support.broker_process import wait_until
 
 TOPIC = b'{"topic":"orders"}'
 

@@ -9,8 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.broker_process import wait_until
-from tests.support.http_client import Client
+from testkit.http_client import Client
+from testkit.wait import wait_until
 
 COMMAND = [sys.executable, "-m", "holdfast.cli", "proxy"]
 

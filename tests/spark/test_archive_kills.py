@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from chaos import archive
 from rich.console import Console
+from testkit.sizes import LONG
 
 from holdfast.spark.archive_files import ArchiveWriter
 from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
-from tests.support.sizes import LONG
 
 
 def test_kill_that_came_too_late_does_not_count() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.broker.processing import PROCESSOR_CURSOR
 from holdfast.client import ConnectionLost, RemoteError
@@ -20,7 +21,6 @@ from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
 from holdfast.spark.broker_places import PartitionPlace
 from holdfast.spark.options import parse_options
 from holdfast.testing import LocalCluster
-from tests.support.broker_process import wait_until
 
 
 class Node:

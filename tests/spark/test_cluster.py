@@ -16,7 +16,10 @@ import pytest
 from chaos import archive as chaos_archive
 from chaos import recover as chaos_recover
 from chaos import spark as chaos
-from chaos.spark_cluster import SparkCluster, bare_python, wait_for
+from chaos.spark_cluster import SparkCluster, bare_python
+from testkit.postgres import Server
+from testkit.sizes import LONG
+from testkit.wait import wait_until
 
 from holdfast import NewMessage
 from holdfast.spark.archive_files import ArchiveReader
@@ -24,8 +27,6 @@ from holdfast.testing import LocalCluster
 from tests.cli.program import HOLDFAST, environment, holdfast
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
-from tests.support.postgres import Server
-from tests.support.sizes import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -196,7 +197,7 @@ def test_transform_that_loses_a_worker_makes_each_message_once(
         )
         try:
             begun = tmp_path / "begun"
-            wait_for(begun.exists, "the function is called on an executor", chaos.RECOVERY_S)
+            wait_until(begun.exists, "the function is called on an executor", chaos.RECOVERY_S)
             spark.lose_worker()
             told, _ = driver.communicate(timeout=chaos.RECOVERY_S)
         finally:
@@ -217,7 +218,7 @@ def test_transform_that_loses_a_worker_makes_each_message_once(
 
 
 def await_more(cluster: LocalCluster, name: str, before: dict[str, int]) -> None:
-    wait_for(lambda: chaos.counted(cluster)[name] > before[name], f"there is more that is {name}", chaos.RECOVERY_S)
+    wait_until(lambda: chaos.counted(cluster)[name] > before[name], f"there is more that is {name}", chaos.RECOVERY_S)
 
 
 def test_killed_executors_and_drivers_lose_and_double_nothing(

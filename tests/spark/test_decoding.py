@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testkit.batches import ForeignRecord, foreign_batch, foreign_records, resealed
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadBatch
 from holdfast.model.ids import Offset
@@ -18,8 +20,6 @@ from holdfast.spark import record_starts
 from holdfast.spark.decoding import decode, made_ids
 from holdfast.spark.schema import arrow_schema, source_schema
 from holdfast.wire import batch_builder, record_batch
-from tests.support.batches import ForeignRecord, foreign_batch, foreign_records, resealed
-from tests.support.sizes import examples
 from tests.wire.test_batch_against_aiokafka import foreign_record_lists, messages
 
 SCHEMA = arrow_schema(source_schema(None, with_headers=True))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.sizes import examples
 
 from holdfast.spark import json_values
 from holdfast.spark.json_values import parse_json
-from tests.support.sizes import examples
 
 KIND = pa.struct([("item", pa.string()), ("count", pa.int32()), ("tags", pa.list_(pa.string()))])
 fields = st.fixed_dictionaries(

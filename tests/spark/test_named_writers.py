@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from testkit.processes import BrokerProcess
 
 from holdfast.client import BlockingClient, connect_blocking
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import sink
 from holdfast.spark.sink import BatchWriter, Staged, StreamWriter
 from holdfast.spark.sink_options import SinkOptions, parse_sink_options
-from tests.support.broker_process import BrokerProcess
 
 # Of two queries, the first one's numbers are lower within a batch.
 LOW, HIGH = sorted(("query-a", "query-b"), key=lambda query: sink._batch_number(query, 0))

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from testkit.sizes import LONG
 
 from holdfast.spark.java import find_java
 from holdfast.testing import LocalCluster
-from tests.support.sizes import LONG
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 from holdfast.broker.places import parse_place
 from holdfast.client import ConnectionLost, RemoteError, connect_blocking
@@ -21,7 +23,6 @@ from holdfast.spark.options import Places, parse_options
 from holdfast.spark.schema import source_schema
 from holdfast.spark.source_batch import BatchReader
 from holdfast.spark.source_stream import StreamReader
-from tests.support.broker_process import BrokerProcess, wait_until
 
 CREATED_MS = 1000
 

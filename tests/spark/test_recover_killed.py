@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from chaos import recover
 from chaos.recover_places import Stored, stored_in
+from testkit.postgres import Server, database_for
 
 from holdfast.pipelines.recover_run import _Storing
 from holdfast.pipelines.recover_targets import BrokersTarget, PostgresTarget, Target
@@ -25,7 +26,6 @@ from holdfast.recovery import blocks, lines, steps
 from holdfast.recovery.backlog import Directories, Outcome
 from holdfast.recovery.lines import Places, Source
 from holdfast.testing import LocalCluster
-from tests.support.postgres import Server, database_for
 
 KILLS = 1
 MESSAGES = 40_000

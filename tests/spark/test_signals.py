@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
-from tests.cli.program import HOLDFAST, environment, until
+from tests.cli.program import HOLDFAST, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -49,9 +50,9 @@ def test_batch_under_way_is_finished_when_a_whole_process_group_is_told_to_end(t
             )
         try:
             begun = tmp_path / "begun"
-            until(lambda: begun.exists() or command.poll() is not None, "the function is called")
+            wait_until(lambda: begun.exists() or command.poll() is not None, "the function is called")
             os.killpg(command.pid, signal.SIGTERM)
-            until(
+            wait_until(
                 lambda: b"stops when its batch is done" in said.read_bytes() or command.poll() is not None, "it hears"
             )
             (tmp_path / "go on").touch()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
+from testkit.sizes import examples
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset
@@ -18,7 +19,6 @@ from holdfast.spark.schema import arrow_schema, source_schema
 from holdfast.spark.sink_encoding import encoded, partitions_of
 from holdfast.spark.sink_options import check_columns, parse_sink_options
 from holdfast.wire import record_batch
-from tests.support.sizes import examples
 
 Row = tuple[bytes | None, bytes | None, str | None, list[tuple[str, bytes]]]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual, Not
+from testkit.sizes import examples
 
 from holdfast.spark.filters import earliest_ms, is_settled, narrowed
 from holdfast.spark.offsets import StreamOffsets, from_json
 from holdfast.spark.slices import Ranges, limited, slices
-from tests.support.sizes import examples
 
 ranges = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5)),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from testkit.wait import until
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.backends.spill import files
@@ -59,7 +60,9 @@ class Spilling:
 
     async def drained(self, timeout_s: float = 20.0) -> None:
         """Until everything that was kept is stored."""
-        await until(lambda: self.spill.is_healthy and not self.spill.pending and not self.spilled_files(), timeout_s)
+        await until(
+            lambda: self.spill.is_healthy and not self.spill.pending and not self.spilled_files(), timeout_s=timeout_s
+        )
 
     def spilled_files(self) -> list[files.SpillFile]:
         return files.listed(self.directory)
@@ -82,9 +85,3 @@ async def open_spilling(
     spill.create_with(partial(opened.broker.ensure_topic, is_promised=True))
     opened.broker.spill_with(spill.push_losable, spill.keep_pushed)
     return opened
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from testkit.batches import values_batch
 
 from holdfast.backends.spill import appending, events, files
 from holdfast.backends.spill.appending import Appender, CompletedFile, Room
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.model.errors import DiskFull, ShuttingDown
 from holdfast.model.ids import PartitionId, TopicName
-from tests.support.batches import values_batch
 
 
 @pytest.fixture

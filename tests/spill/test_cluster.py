@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from testkit.wait import until, wait_until
+
 from holdfast.backends.cluster.forwarding import PATIENCE_S
 from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
@@ -16,8 +18,7 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.testing import LocalCluster
 from holdfast.wire import record_batch
-from tests.cluster.nodes import now_ms, running, until
-from tests.support.broker_process import wait_until
+from tests.cluster.nodes import now_ms, running
 
 
 async def test_node_without_a_majority_keeps_messages_and_stores_them_once(tmp_path: Path) -> None:

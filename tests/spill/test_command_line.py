@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 from typer.testing import CliRunner
 
 from holdfast.backends.spill import files, inspecting, requeueing
@@ -18,8 +20,7 @@ from holdfast.cli.app import app
 from holdfast.model.errors import ConfigError, DataDirectoryError
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:

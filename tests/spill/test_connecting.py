@@ -7,10 +7,10 @@ import socket
 
 import pytest
 from asyncpg import Connection
+from testkit.postgres import Server
 
 from holdfast.backends.postgres.database import Database
 from tests.spill.conftest import Open
-from tests.support.postgres import Server
 
 CONNECT_S = 0.7
 

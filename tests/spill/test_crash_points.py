@@ -14,13 +14,13 @@ import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from testkit.batches import values_batch
 
 from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from tests.spill.model import ModelBackend, ModelStore, ModelTarget
-from tests.support.batches import values_batch
 
 TORN_ENDS = [b"", b'{"queue":"t","par', bytes(40), b'{"queue":"t"}\n{"que', b"\n", b"\xff\xfe\n\n"]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import asyncpg
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.postgres import writing
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.replaying import Replaying
 from holdfast.backends.postgres.writing import Writer
 from tests.spill.conftest import Open
-from tests.spill.stores import until
 from tests.spill.test_replay import SilentCommit
-from tests.support.postgres import Server
 
 
 class LateCommit:

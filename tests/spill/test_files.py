@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from testkit.batches import values_batch
+from testkit.mounts import small_disk
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import appending, events, files
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.model.ids import PartitionId, TopicName
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.batches import values_batch
-from tests.support.mounts import small_disk
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 T = PartitionId(TopicName("t"), 0)
 NOWHERE = "postgresql://nobody@127.0.0.1:9/nothing"

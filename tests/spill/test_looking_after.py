@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
+from testkit.batches import values_batch
 from typer.testing import CliRunner
 
 from holdfast.backends.spill import events, files
@@ -17,7 +18,6 @@ from holdfast.model.ids import PartitionId, TopicName
 from holdfast.node.config import Config
 from holdfast.node.node import now_ms
 from holdfast.node.stores import ClusterStore
-from tests.support.batches import values_batch
 
 
 def left_by_a_broker(path: Path, *values: bytes) -> Path:

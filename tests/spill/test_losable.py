@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from testkit.postgres import Server
+from testkit.wait import until
+
 from holdfast.backends.spill import files
 from holdfast.model.messages import NewMessage
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.postgres import Server
 
 
 async def test_losable_messages_reach_the_store_a_moment_later(opened: Open) -> None:

@@ -13,6 +13,8 @@ from uuid import uuid4
 
 import pytest
 import structlog
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import appending, files, inspecting
 from holdfast.backends.spill.events import BadLine
@@ -23,8 +25,7 @@ from holdfast.model.ids import TopicName
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.stores import open_store, query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 
 async def test_refused_lines_are_set_aside_together_and_hold_up_nobody(
@@ -161,7 +162,7 @@ async def test_last_lap_that_takes_too_long_goes_into_the_spill_in_order(
 
     monkeypatch.setattr(store.database.replaying, "store", slow)
     await server.start()
-    await until(lambda: bool(held), 60.0)
+    await until(lambda: bool(held))
     answers = await asyncio.gather(*held)
     await asyncio.gather(*others)
     assert all(each.buffered for [each] in answers), "nobody waits for longer than a push may take"
@@ -213,7 +214,7 @@ async def test_push_does_not_overtake_those_that_waited_for_the_last_lap(
     monkeypatch.setattr(store.database.replaying, "store", slow)
     monkeypatch.setattr(store.spill.waiting, "remove", removed)
     await server.start()
-    await until(lambda: bool(late), 60.0)
+    await until(lambda: bool(late))
     await asyncio.gather(*others, *early, *late)
     await store.drained()
     assert await store.values() == [*expected, *(b"%d" % number for number in range(1, 5))]

@@ -13,6 +13,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import files
 from holdfast.model.errors import TooManyTopics, Unavailable
@@ -20,8 +22,7 @@ from holdfast.model.ids import TopicName
 from holdfast.model.messages import NewMessage
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 PUSHERS = 8
 DEADLINE_MS = 400

@@ -11,14 +11,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import files
 from holdfast.backends.spill.pacing import Pacing
 from holdfast.model.spill import Others
 from tests.postgres.stores import open_store
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.postgres import Server
 
 # So long that whoever waits for it waits in vain.
 FOR_EVER_MS = 3_600_000

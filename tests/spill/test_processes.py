@@ -8,12 +8,14 @@ import threading
 from pathlib import Path
 from zlib import crc32
 
+from testkit.postgres import Server
+from testkit.processes import BrokerProcess
+from testkit.text_client import PUBACK
+from testkit.wait import wait_until
+
 from holdfast.backends.spill import files
 from holdfast.client import connect
 from tests.postgres.stores import query
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.postgres import Server
-from tests.support.text_client import PUBACK
 
 BUFFERED = {"partition": 0, "offset": -1, "duplicate": False, "buffered": True}
 

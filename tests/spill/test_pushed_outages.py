@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import inspecting
 from holdfast.backends.spill.appending import Room
@@ -17,8 +19,7 @@ from holdfast.model.push_ids import push_ids
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 NAMES = [f"customer-{place}" for place in range(7)]
 

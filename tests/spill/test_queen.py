@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from testkit.postgres import Server
 
 from holdfast.backends.spill import files, inspecting, queen
 from holdfast.backends.spill.events import BadLine
@@ -14,7 +15,6 @@ from holdfast.backends.spill.files import SpillDirectory
 from tests.spill.conftest import Open
 from tests.spill.stores import Spilling
 from tests.spill.test_command_line import replayed, told
-from tests.support.postgres import Server
 
 # From the documents of Queen MQ, letter by letter.
 PRINTED = (

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.postgres.writing import Writer
 from holdfast.model.ids import PartitionId, TopicName
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.postgres import Server
 
 T = PartitionId(TopicName("t"), 0)
 
@@ -168,7 +168,7 @@ async def test_brokers_wait_for_each_other_in_every_outage_however_it_is_noticed
     beat_s, look = first.database.holding.beat_s, first.database.replaying.reach
 
     async def after_a_beat() -> None:
-        await until(lambda: first.database.holding.beat_s != beat_s, 60.0)
+        await until(lambda: first.database.holding.beat_s != beat_s)
         await look()
         is_seen.set()
 

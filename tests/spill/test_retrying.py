@@ -11,6 +11,8 @@ from typing import Any
 
 import asyncpg
 import pytest
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import files, requeueing
 from holdfast.backends.spill.events import BadLine
@@ -18,8 +20,7 @@ from holdfast.model.errors import CallerError, TooManyTopics, TopicNotFound, Una
 from holdfast.model.ids import TopicName
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import FAST, Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import FAST, Spilling
 
 ODD_ONES_ARE_REFUSED = "ALTER TABLE holdfast.messages ADD CONSTRAINT even CHECK (get_byte(value, 0) % 2 = 0) NOT VALID"
 

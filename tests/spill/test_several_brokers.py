@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill.events import Event
 from holdfast.backends.spill.merging import Head, Run, before, merge
@@ -22,8 +24,7 @@ from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.spill import Chunk
 from tests.postgres.stores import now_ms, query
 from tests.spill.conftest import Open
-from tests.spill.stores import Spilling, until
-from tests.support.postgres import Server
+from tests.spill.stores import Spilling
 
 POISON = """
 CREATE FUNCTION no_poison() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -9,6 +9,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from testkit.batches import values_batch
 
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.ports import Batch
@@ -23,7 +24,6 @@ from holdfast.wire.push_batch import Pushed
 from tests.postgres.conftest import Open, opened, url
 from tests.postgres.stores import query
 from tests.spill.model import ModelBackend, ModelStore, ModelTarget
-from tests.support.batches import values_batch
 
 __all__ = ["opened", "url"]
 

@@ -6,15 +6,15 @@ import asyncio
 import signal
 
 import pytest
+from testkit.batches import values_batch
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.model.errors import CommitPending, Unavailable
 from holdfast.transactions.service import Transactions
 from holdfast.transactions.settings import Settings
 from tests.postgres.stores import now_ms
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.batches import values_batch
-from tests.support.postgres import Server
 
 
 async def test_no_transaction_is_kept_in_the_spill_and_none_overtakes_what_is(opened: Open, server: Server) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import structlog
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill import files, inspecting, topic_memory
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.postgres import Server
 
 
 async def test_message_whose_line_break_is_damaged_is_kept_as_failed(opened: Open, server: Server) -> None:

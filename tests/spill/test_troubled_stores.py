@@ -11,6 +11,8 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 import structlog
+from testkit.postgres import Server
+from testkit.wait import until
 
 from holdfast.backends.spill.deadline import AdaptiveDeadline
 from holdfast.model.errors import BadMessage, Unavailable
@@ -18,8 +20,6 @@ from holdfast.model.ids import TopicName
 from holdfast.model.topics import TopicConfig
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
-from tests.spill.stores import until
-from tests.support.postgres import Server
 
 SLOW_WRITES = """
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END $$;
@@ -92,7 +92,7 @@ async def test_store_that_becomes_slower_than_was_learnt_is_used_again(opened: O
     store.spill.deadline._mean_s, store.spill.deadline._spread_s = 0.001, 0.0
     await run_script(url, SLOW_WRITES)
     assert (await store.push(b"slow"))[0].buffered
-    await until(lambda: store.spill.is_healthy, 60.0)
+    await until(lambda: store.spill.is_healthy)
     await store.drained(60.0)
     assert not (await store.push(b"slow"))[0].buffered
     assert len(await store.values()) == 32

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from testkit.wait import until
 
 from holdfast.backends.spill import events, files
 from holdfast.backends.spill.events import BadLine
@@ -23,7 +24,6 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire import batch_builder
 from tests.contract.stores import Clock, Spilled, open_alone, open_spilled
-from tests.spill.stores import until
 
 TOPIC = TopicName("orders")
 # Beyond the dedupe window: ids alone do not recognise anything any more.

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from testkit.mounts import PowerDisk, power_disk
+from testkit.sizes import dice
 
 from holdfast.storage.durable import replace_file, sync_data
 from holdfast.storage.syncer import DiskSync
-from tests.support.mounts import PowerDisk, power_disk
-from tests.support.sizes import dice
 
 _FILES = 6
 _SHUTDOWNS = 50

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.logs import OpenLog, flip, frame_positions, hole_ranges
+from testkit.sizes import dice, examples
 
 from holdfast.model.errors import DamagedData
 from holdfast.model.ids import Offset, TimestampMs
 from holdfast.storage import index, segment_reading
 from holdfast.storage.frames import FRAME_BYTES
 from holdfast.storage.log import PartitionLog
-from tests.support.logs import OpenLog, flip, frame_positions, hole_ranges
-from tests.support.sizes import dice, examples
 
 BATCHES = 12
 # Where in a frame a bit turns over, and what that breaks.

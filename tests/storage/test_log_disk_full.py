@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.logs import OpenLog
+from testkit.mounts import fill, small_disk
 
 from holdfast.model.errors import DiskFull, StorageFailed
 from holdfast.model.ids import Offset
 from holdfast.storage.segment import Segment
-from tests.support.logs import OpenLog
-from tests.support.mounts import fill, small_disk
 
 
 @pytest.fixture

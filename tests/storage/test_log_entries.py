@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.batches import placed_batch
+from testkit.logs import OpenLog, abandon, entries_of, flip, frame_positions
 
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_REIGN, Entry
 from holdfast.model.errors import DamagedData, DiskFull
@@ -18,8 +20,6 @@ from holdfast.storage.entries import BadEntry, DamagedEntries, EntryGone, note, 
 from holdfast.storage.examined import Kind
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import ENTRIES_PER_WRITE_MAX, NotCached
-from tests.support.batches import placed_batch
-from tests.support.logs import OpenLog, abandon, entries_of, flip, frame_positions
 
 EVERYTHING = 1 << 40
 

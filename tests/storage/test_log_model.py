@@ -20,6 +20,10 @@ from unittest import mock
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from testkit.batches import placed_batch, values_batch
+from testkit.logs import abandon, entries_of
+from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.sizes import examples, in_memory
 
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, KIND_REIGN, Entry
 from holdfast.model.errors import OffsetOutOfRange
@@ -28,10 +32,6 @@ from holdfast.storage import index, segment_reading
 from holdfast.storage.entries import BadEntry, EntryGone, note
 from holdfast.storage.log import PartitionLog, SyncPoint
 from holdfast.wire import record_batch
-from tests.support.batches import placed_batch, values_batch
-from tests.support.logs import abandon, entries_of
-from tests.support.shadow_disk import PowerLost, ShadowDisk
-from tests.support.sizes import examples, in_memory
 
 EVERYTHING = 1 << 40
 LENGTHS = [0, 1, 40, 150, 900]

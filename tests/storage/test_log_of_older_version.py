@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
+from testkit.batches import placed_batch
+from testkit.logs import OpenLog, entries_of, flip, frame_positions, hole_ranges
 
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage import frames
 from holdfast.storage.examine_log import examine_log
 from holdfast.storage.examined import Report
-from tests.support.batches import placed_batch
-from tests.support.logs import OpenLog, entries_of, flip, frame_positions, hole_ranges
 
 SEGMENTS, BATCHES = 3, 5
 

@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.logs import OpenLog, abandon, flip, frame_positions, overwrite, path_of
+from testkit.shadow_disk import copy_of
+from testkit.sizes import dice, scaled
 
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
@@ -16,10 +20,6 @@ from holdfast.storage import frames, index
 from holdfast.storage.entries import note
 from holdfast.storage.index import SparseIndex
 from holdfast.storage.log import PartitionLog
-from tests.support.batches import values_batch
-from tests.support.logs import OpenLog, abandon, flip, frame_positions, overwrite, path_of
-from tests.support.shadow_disk import copy_of
-from tests.support.sizes import dice, scaled
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.logs import OpenLog
 
 from holdfast.model.errors import OffsetOutOfRange
 from holdfast.model.ids import Offset, Term, TimestampMs
@@ -15,7 +16,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.storage import frames
 from holdfast.storage.log import PartitionLog
 from holdfast.wire.batch_builder import build_batch
-from tests.support.logs import OpenLog
 
 
 @pytest.fixture

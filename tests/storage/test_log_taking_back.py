@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.logs import OpenLog, abandon, entries_of, flip, frame_positions
+from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.sizes import in_memory, scaled
 
 from holdfast.model.errors import DiskFull, StorageFailed
 from holdfast.model.ids import LogIndex, Offset, Term, TimestampMs
 from holdfast.storage.entries import DamagedEntries, EntryGone
 from holdfast.storage.log import PartitionLog
-from tests.support.batches import values_batch
-from tests.support.logs import OpenLog, abandon, entries_of, flip, frame_positions
-from tests.support.shadow_disk import PowerLost, ShadowDisk
-from tests.support.sizes import in_memory, scaled
 
 ENTRIES = 12
 SEGMENT_BYTES = 500

@@ -10,19 +10,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.sizes import in_memory
+from testkit.wait import until
 
 from holdfast.model.ids import Term
 from holdfast.storage import syncer as syncer_module
 from holdfast.storage.log import PartitionLog, SyncPoint
 from holdfast.storage.syncer import DiskSync, Syncer
 from holdfast.storage.votes import VoteJournal
-from tests.support.batches import values_batch
-from tests.support.sizes import in_memory
 
 
 class Watched:
@@ -53,13 +54,6 @@ def append(log: PartitionLog, value: bytes = b"x") -> None:
     log.append(values_batch(value), Term(1))
 
 
-async def eventually(condition: Callable[[], bool], what: str) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
-    assert condition(), what
-
-
 @pytest.fixture
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """A disk whose syncs are only done once the event is set."""
@@ -84,7 +78,7 @@ async def test_nothing_is_acknowledged_before_the_disk_has_it(tmp_path: Path, sl
         append(log)
         seen.syncer.request(log)
         slow_disk.set()
-        await eventually(lambda: log.synced_end == 2, "both are synced in the end")
+        await until(lambda: log.synced_end == 2, "both are synced in the end")
         # What was appended during a round is covered by the next one, not by that one.
         assert [end for _, end in seen.synced] == [1, 2]
     log.close()
@@ -121,7 +115,7 @@ async def test_failed_sync_is_told_once_and_nothing_is_acknowledged_ever_again(
     async with watched() as seen:
         append(log)
         seen.syncer.request(log)
-        await eventually(lambda: bool(seen.failures), "the failure is told")
+        await until(lambda: bool(seen.failures), "the failure is told")
         for _ in range(5):
             append(log)
             seen.syncer.request(log)
@@ -156,7 +150,7 @@ async def test_failure_is_noticed_whichever_way_is_used(
             append(log)
             append(log)  # a second segment, so that its directory has to be synced
             seen.syncer.request(log)
-        await eventually(lambda: bool(seen.failures), "the failure is told")
+        await until(lambda: bool(seen.failures), "the failure is told")
         assert len(seen.failures) == 1 and seen.synced == []
         assert all(log.synced_end == 0 for log in logs)
     for log in logs:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.logs import flip
+from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.sizes import examples, scaled
 
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
 from holdfast.storage import votes
 from holdfast.storage.votes import VoteJournal, VotesDamaged
-from tests.support.logs import flip
-from tests.support.shadow_disk import PowerLost, ShadowDisk
-from tests.support.sizes import examples, scaled
 
 BIG_GROUP = 2**63
 

@@ -5,8 +5,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess
+from testkit.processes import BrokerProcess
 
 _numbers = count()
 

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK, SUBACK, UNSUBACK, TextClient, publishes
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK, SUBACK, UNSUBACK, TextClient, publishes
+from testkit.wait import wait_until
 
 TEXT = {"Accept": "text/plain"}
 

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.sizes import scaled
-from tests.support.text_client import PUBACK, SUBACK, TextClient, publishes
+from testkit.processes import BrokerProcess
+from testkit.sizes import scaled
+from testkit.text_client import PUBACK, SUBACK, TextClient, publishes
+from testkit.wait import wait_until
 
 MIB = 1 << 20
 

@@ -6,11 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK, SUBACK, TextClient, publishes
+from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK, SUBACK, TextClient, publishes
 
 MIB = 1 << 20
 CURSOR = "/v1/topics/t/cursors/reader"

@@ -6,10 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess
-from tests.support.sizes import dice, scaled
-from tests.support.text_client import PUBACK, SUBACK, UNSUBACK, publishes
+from testkit.processes import BrokerProcess
+from testkit.sizes import dice, scaled
+from testkit.text_client import PUBACK, SUBACK, UNSUBACK, publishes
 
 
 def test_thousands_of_lines_are_acknowledged_one_by_one_in_order(broker: BrokerProcess, topic: str) -> None:

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.text_client import CONNACK, PUBACK, SUBACK, UNSUBACK, TextClient
+from testkit.processes import BrokerProcess
+from testkit.text_client import CONNACK, PUBACK, SUBACK, UNSUBACK, TextClient
+from testkit.wait import wait_until
 
 MESSAGE_BYTES_MAX = 10_000  # of the broker these tests share
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from testkit.batches import values_batch
+
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
 from holdfast.model.ids import Offset, PartitionId, TimestampMs
@@ -14,7 +16,6 @@ from holdfast.model.transactions import CommitResult, StageReceipt
 from holdfast.transactions.service import Transactions
 from holdfast.transactions.settings import Settings
 from tests.contract.stores import Store
-from tests.support.batches import values_batch
 
 EXPIRY_MS = 60_000
 

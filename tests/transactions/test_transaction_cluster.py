@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, NotLeader
 from holdfast.model.ids import Offset, PartitionId
@@ -18,8 +20,7 @@ from holdfast.transactions.settings import TransactionStats
 from holdfast.wire import record_batch, stamps
 from holdfast.wire.stamps import Stamp
 from holdfast.wire.transactions import DECISIONS, Commit, decode_decision, partition_of
-from tests.cluster.nodes import Nodes, now_ms, running, until
-from tests.support.batches import values_batch
+from tests.cluster.nodes import Nodes, now_ms, running
 from tests.transactions.desk import read_values
 
 Three = tuple[Nodes, dict[str, Transactions]]

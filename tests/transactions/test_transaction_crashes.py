@@ -15,12 +15,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from testkit.sizes import examples, in_memory, scaled
 
 from holdfast.model.errors import HoldfastError, WriterNotFound
 from holdfast.model.transactions import StageReceipt
 from holdfast.wire.transactions import partition_of
 from tests.contract.stores import BACKENDS, Store
-from tests.support.sizes import examples, in_memory, scaled
 from tests.transactions.desk import Desk
 
 PARTITIONS = 2

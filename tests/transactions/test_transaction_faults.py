@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.broker.stamped import StampedAppends
 from holdfast.model.errors import DamagedData, LeaderChanged, StagedExpired, StagingFull, TooLarge, TooManyWriters
@@ -33,9 +35,7 @@ from holdfast.wire.transactions import (
     encode_receipt,
     partition_of,
 )
-from tests.cluster.nodes import until
 from tests.contract.stores import BACKENDS, Store
-from tests.support.batches import values_batch
 from tests.transactions.desk import Desk, later
 from tests.transactions.test_transaction_stores import expire
 

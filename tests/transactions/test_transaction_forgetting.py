@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.wait import until
 
 from holdfast.model.errors import StagedExpired, TooManyWriters, WriterNotFound
 from holdfast.model.ids import Offset
@@ -14,8 +16,7 @@ from holdfast.model.topics import TopicConfig
 from holdfast.transactions import staging, sweeping
 from holdfast.transactions.service import Transactions
 from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Decision, partition_of
-from tests.cluster.nodes import now_ms, running, until
-from tests.support.batches import values_batch
+from tests.cluster.nodes import now_ms, running
 from tests.transactions.desk import EXPIRY_MS, Desk, later, read_values
 from tests.transactions.test_transaction_faults import OTHER, W
 

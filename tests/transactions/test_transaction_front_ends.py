@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.processes import BrokerProcess
+from testkit.wait import wait_until
 
 import holdfast
 from holdfast.client import RemoteError
@@ -20,7 +22,6 @@ from holdfast.model.limits import RECEIPTS_PER_COMMIT_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.wire.batch_builder import build_values
 from tests.http.http_server import Server, serving
-from tests.support.broker_process import BrokerProcess, wait_until
 
 DOCUMENT = Path(__file__).parents[2] / "docs/transactions.md"
 

@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from testkit.sizes import dice, scaled
 
 from holdfast.client import BlockingClient, HoldfastError, RemoteError
 from holdfast.testing import LocalCluster
-from tests.support.sizes import dice, scaled
 
 PARTITIONS = 3
 PIECES = 4

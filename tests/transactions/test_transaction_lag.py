@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.batches import values_batch
+from testkit.postgres import database_for
+from testkit.wait import until
 
 from holdfast.backends.cluster.commands import CreateTopic
 from holdfast.broker.broker import Broker
@@ -19,10 +22,8 @@ from holdfast.transactions.copying import Copying
 from holdfast.transactions.service import Transactions
 from holdfast.wire import stamps
 from holdfast.wire.transactions import DECISIONS, partition_of
-from tests.cluster.nodes import now_ms, running, until
+from tests.cluster.nodes import now_ms, running
 from tests.postgres.stores import open_store
-from tests.support.batches import values_batch
-from tests.support.postgres import database_for
 from tests.transactions.desk import Desk, read_values
 
 W = partition_of("w")  # type: ignore[arg-type]

@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.batches import values_batch
+from testkit.postgres import database_for
+from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, NotReplicable, WriterNotFound
 from holdfast.model.ids import PartitionId
 from holdfast.model.topics import TopicConfig
 from holdfast.transactions.service import Transactions
 from holdfast.wire.transactions import DECISIONS, STAGED, partition_of
-from tests.cluster.nodes import Nodes, now_ms, until
+from tests.cluster.nodes import Nodes, now_ms
 from tests.contract.stores import BACKENDS, Store
 from tests.postgres.stores import open_store
-from tests.support.batches import values_batch
-from tests.support.postgres import database_for
 from tests.transactions.desk import Desk, read_values
 
 W = partition_of("w")  # type: ignore[arg-type]

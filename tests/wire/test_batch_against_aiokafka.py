@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testkit.batches import ForeignRecord, foreign_batch, foreign_records, foreign_values
+from testkit.sizes import examples
 
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch
-from tests.support.batches import ForeignRecord, foreign_batch, foreign_records, foreign_values
-from tests.support.sizes import examples
 
 # Bytes with many high bits, since those are what varints are confused with.
 some_bytes = st.one_of(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadBatch
 from holdfast.model.messages import NewMessage
 from holdfast.wire import record_batch
 from holdfast.wire.batch_builder import build_batch
-from tests.support.sizes import examples
 
 LENGTHS = st.sampled_from([0, 1, 5, 59, 60, 61, 62, 63, 64, 200, 8180, 8185, 8190, 9000])
 MESSAGES = st.lists(st.tuples(LENGTHS, st.sampled_from([None, None, None, b"", b"key"])), min_size=1, max_size=300)

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.batches import messages_batch, resealed, values_batch
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadBatch
 from holdfast.model.limits import BATCH_BYTES_MAX, MESSAGES_PER_BATCH_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.wire import record_batch, varint
-from tests.support.batches import messages_batch, resealed, values_batch
-from tests.support.sizes import examples
 
 # What the log writes itself, so that a sender's bytes there do not matter: base offset, leader epoch.
 FREE_BYTES = {*range(8), *range(12, 16)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.batches import foreign_values, messages_batch, resealed, values_batch
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadBatch
 from holdfast.model.messages import NewMessage
 from holdfast.wire import record_batch
 from holdfast.wire.record_runs import DELTA_WIDTH_ENDS, delta_width, run_of_equal_records
-from tests.support.batches import foreign_values, messages_batch, resealed, values_batch
-from tests.support.sizes import examples
 
 # Stretches of equal lengths, which runs are made of, broken by other lengths, keys and headers.
 stretches = st.lists(

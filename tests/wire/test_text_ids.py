@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadCommand
 from holdfast.wire.text import ACK, STANDARD, encode_id, lines_with_ids
 from holdfast.wire.text_answers import ACKNOWLEDGED, Delivered, Refused, Said, decode_id, parse_answer
-from tests.support.sizes import examples
 
 ids = st.text(max_size=20) | st.sampled_from(["%", "%7C", "a|b", "50%25", "line\nbreak", "\r", "größer", "0-17"])
 # As a decoder makes them of bytes that are no text.

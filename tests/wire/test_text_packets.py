@@ -7,11 +7,11 @@ import base64
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from testkit.sizes import examples
 
 from holdfast.model.errors import BadCommand, DiskFull
 from holdfast.wire import text
 from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishIds, Replication
-from tests.support.sizes import examples
 
 # One event for each line that asks for something, in order: what a client must get an answer to.
 Event = tuple[str, ...] | tuple[str, bytes] | tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from testkit.wait import wait_until
 
 import holdfast
 import holdfast.spark
@@ -21,7 +22,6 @@ from holdfast.spark.archive_files import ArchiveReader
 from holdfast.spark.archive_history import archived_rows
 from holdfast.testing import LocalCluster
 from tests.spark.session.conftest import Reading
-from tests.support.broker_process import wait_until
 
 COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "id")
 

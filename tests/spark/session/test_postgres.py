@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from testkit.processes import BrokerProcess
 
 import holdfast
-from tests.support.broker_process import BrokerProcess
 
 BATCHES, BATCH_MESSAGES = 7, 1000
 

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import SparkSession
+from testkit.postgres import database_for
 
 import holdfast
 from holdfast import pipelines
@@ -31,7 +32,6 @@ from holdfast.recovery.steps import Stream
 from holdfast.wire import batch_builder
 from tests.postgres.stores import open_store, query
 from tests.spark.recover_by_hand import PARTITIONS, Line, Place, Spills
-from tests.support.postgres import database_for
 
 CASES = 60
 COUNTS = ("files", "events", "stored", "duplicates", "already_stored", "set_aside")

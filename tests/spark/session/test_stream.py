@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from testkit.wait import wait_until
 
 from holdfast import BlockingClient
 from holdfast.spark import class_archive
 from holdfast.testing import LocalCluster
 from tests.spark.session.conftest import Reading
-from tests.support.broker_process import wait_until
 
 
 def places(spark: SparkSession, directory: Path) -> list[tuple[int, int]]:

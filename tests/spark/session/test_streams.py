@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from testkit.wait import wait_until
 
 import holdfast
 from holdfast.cli.pipeline.options import report_whole
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import frame, streams
-from tests.support.broker_process import wait_until
 
 OFFSETS = {"orders": {"0": 7, "1": 4}}
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from testkit.wait import wait_until
 
 import holdfast.spark
 from holdfast import BlockingClient, pipelines
-from tests.cli.program import until
 
 
 def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -153,8 +153,10 @@ def test_pipelines_run_in_a_thread_until_another_one_stops_them(
         both = [executor.submit(transform), executor.submit(archive)]
         try:
             commits = tmp_path / "archive" / "_archive" / "commits"
-            until(lambda: any(each.done() for each in both) or bool(list(commits.glob("*.json"))), "it is archived")
-            until(
+            wait_until(
+                lambda: any(each.done() for each in both) or bool(list(commits.glob("*.json"))), "it is archived"
+            )
+            wait_until(
                 lambda: any(each.done() for each in both) or (tmp_path / "checkpoint/commits/0").exists(), "it is done"
             )
         finally:

@@ -7,8 +7,7 @@ import contextlib
 import http.client
 import json
 import socket
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -30,26 +29,6 @@ UNSUBACK = b"UNSUBACK|Unsubscribed successfully"
 def address_of(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll for something that happens elsewhere."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        await asyncio.sleep(0.01)
-
-
-async def until_quiet(measure: Callable[[], object], for_s: float = 0.3) -> None:
-    """Wait until a number stands still: whatever was going on has come to a halt."""
-    deadline = time.monotonic() + DEADLINE_S
-    last, since = measure(), time.monotonic()
-    while time.monotonic() - since < for_s:
-        assert time.monotonic() < deadline, f"still moving: {last}"
-        await asyncio.sleep(0.02)
-        now = measure()
-        if now != last:
-            last, since = now, time.monotonic()
 
 
 class Talk:

@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
 from holdfast.broker import making_topics
 from holdfast.frontends.text import connection as connection_module
 from holdfast.model.errors import DiskFull, StorageFailed
-from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving, until
+from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving
 
 WRONG_LINES = {
     b"DANCE": "bad_command",

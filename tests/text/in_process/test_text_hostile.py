@@ -8,21 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+from testkit.sizes import dice, scaled
+from testkit.wait import until, until_quiet
 
-from tests.support.sizes import dice, scaled
-from tests.text.in_process.talk import (
-    CONNACK,
-    DEADLINE_S,
-    PUBACK,
-    SUBACK,
-    Serving,
-    Talk,
-    code_of,
-    serving,
-    until,
-    until_quiet,
-    values_of,
-)
+from tests.text.in_process.talk import CONNACK, DEADLINE_S, PUBACK, SUBACK, Serving, Talk, code_of, serving, values_of
 
 MIB = 1 << 20
 
@@ -229,7 +218,7 @@ async def test_half_a_line_is_not_held_against_a_client_that_is_not_read(
             slow.setattr(broker.node.backend, "append", hold)
             # More than may wait for the disk, in lines of an odd length, so that it is cut anywhere.
             talk.send(*[b"PUBLISH|t|%b" % (b"x" * 99_991)] * 400)
-            await until_quiet(lambda: len(held), for_s=2.5)  # longer than two looks for half lines take
+            await until_quiet(lambda: len(held), quiet_s=2.5)  # longer than two looks for half lines take
         for future in held:
             future.set_result(1)
         assert await talk.lines(400) == [PUBACK] * 400

@@ -7,14 +7,15 @@ import itertools
 from pathlib import Path
 
 import pytest
+from testkit.batches import values_batch
+from testkit.sizes import dice
+from testkit.wait import until
 
 from holdfast.broker.follower import Delivery
 from holdfast.frontends.text.line_cache import LineCache, Place
 from holdfast.model.ids import Offset
 from holdfast.wire.text import STANDARD
-from tests.support.batches import values_batch
-from tests.support.sizes import dice
-from tests.text.in_process.talk import CONNACK, PUBACK, SUBACK, UNSUBACK, Serving, code_of, serving, until, values_of
+from tests.text.in_process.talk import CONNACK, PUBACK, SUBACK, UNSUBACK, Serving, code_of, serving, values_of
 
 
 def lag(broker: Serving, topic: str, name: str) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, Unavailable
-from tests.text.in_process.talk import PUBACK, Serving, code_of, serving, until
+from tests.text.in_process.talk import PUBACK, Serving, code_of, serving
 
 
 def line(number: int, topic: str = "t") -> bytes:

@@ -6,8 +6,9 @@ import base64
 from pathlib import Path
 
 import pytest
+from testkit.wait import until
 
-from tests.text.in_process.talk import CONNACK, PUBACK, SUBACK, UNSUBACK, Serving, code_of, serving, until, values_of
+from tests.text.in_process.talk import CONNACK, PUBACK, SUBACK, UNSUBACK, Serving, code_of, serving, values_of
 
 
 async def test_client_is_greeted_and_gets_each_answer_of_the_protocol(broker: Serving) -> None:

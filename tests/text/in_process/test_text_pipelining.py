@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
+from testkit.sizes import dice
 
-from tests.support.sizes import dice
 from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving, values_of
 
 

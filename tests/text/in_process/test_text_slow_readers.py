@@ -10,6 +10,9 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
+from testkit.batches import values_batch
+from testkit.sizes import dice
+from testkit.wait import until, until_quiet
 
 from holdfast.broker.follower import Delivery, Follower
 from holdfast.frontends.text.connection import TextConnection
@@ -19,9 +22,7 @@ from holdfast.model.ids import Offset
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import record_batch
 from holdfast.wire.text import STANDARD
-from tests.support.batches import values_batch
-from tests.support.sizes import dice
-from tests.text.in_process.talk import CONNACK, SUBACK, Serving, until, until_quiet
+from tests.text.in_process.talk import CONNACK, SUBACK, Serving
 
 VALUE = "x" * 100_000
 

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from tests.support.broker_process import BrokerProcess, wait_until
-from tests.support.text_client import PUBACK
+from testkit.processes import BrokerProcess
+from testkit.text_client import PUBACK
+from testkit.wait import wait_until
 
 
 class Sent(NamedTuple):

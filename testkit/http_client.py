@@ -28,11 +28,13 @@ class Answer:
         error = self.json["error"]
         assert set(error) <= {"code", "message", "next_offset"} and error["message"], self
         assert "Traceback" not in error["message"], self
-        return error["code"]
+        code: str = error["code"]
+        return code
 
     @property
     def message(self) -> str:
-        return self.json["error"]["message"]
+        message: str = self.json["error"]["message"]
+        return message
 
 
 class Client:
@@ -68,7 +70,8 @@ class Client:
     def publish(self, topic: str, *values: str) -> list[dict[str, Any]]:
         answer = self.call("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": value} for value in values]})
         assert answer.status == 200, answer
-        return answer.json["results"]
+        results: list[dict[str, Any]] = answer.json["results"]
+        return results
 
     def create(self, topic: str, partitions: int = 1) -> None:
         answer = self.call("POST", "/v1/topics", {"topic": topic, "partitions": partitions})

@@ -11,25 +11,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.batches import ForeignRecord, foreign_records
-from tests.support.text_client import TextClient
+from testkit.batches import ForeignRecord, foreign_records
+from testkit.text_client import TextClient
+from testkit.wait import PATIENCE_S, wait_until
 
-# Of what never happens: whatever is only slow, on a machine that does much else, gets there before.
-DEADLINE_S = 60.0
 BATCHES = "application/vnd.holdfast.batches"
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Poll until something holds; a test that would wait for ever says what for."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.005)
 
 
 class BrokerProcess:
@@ -68,12 +58,11 @@ class BrokerProcess:
         environment |= {"HOLDFAST_QUIET": "1", **self.environment}
         with self._log_file().open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-        deadline = time.monotonic() + DEADLINE_S
-        while not ready.exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"the broker did not start: {self.log()}")
-            time.sleep(0.01)
+        process = self._process
+        wait_until(lambda: ready.exists() or process.poll() is not None, "the broker starts")
+        if not ready.exists():
+            self.kill()
+            raise AssertionError(f"the broker did not start: {self.log()}")
         told = json.loads(ready.read_bytes())
         self.pid = told["pid"]
         self.text_address = _address(told["text"])
@@ -93,7 +82,7 @@ class BrokerProcess:
 
     def wait_gone(self) -> None:
         assert self._process is not None
-        assert self._process.wait(DEADLINE_S) == 0, self.log()
+        assert self._process.wait(PATIENCE_S) == 0, self.log()
         self._process = None
 
     def restart(self) -> BrokerProcess:
@@ -115,10 +104,10 @@ class BrokerProcess:
         if number == signal.SIGKILL and (not self.wrapper or not self.pid):
             process.kill()
         try:
-            process.wait(DEADLINE_S)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(DEADLINE_S)
+            process.wait(PATIENCE_S)
         self.pid = 0
 
     def __enter__(self) -> BrokerProcess:

@@ -12,7 +12,7 @@ from holdfast.model.ids import LogIndex, Offset, Term
 from holdfast.storage.frames import FRAME_BYTES, Hole
 from holdfast.storage.log import PartitionLog, Recovery
 from holdfast.wire import record_batch
-from tests.support.batches import values_batch, values_of
+from testkit.batches import values_batch, values_of
 
 EVERYTHING = 1 << 40
 

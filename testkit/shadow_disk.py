@@ -113,7 +113,12 @@ class ShadowDisk:
     def _watched(self, real: Callable[..., Any], name: str) -> Callable[..., Any]:
         if name in ("fsync", "fdatasync"):
             real = self.sync
-        note = {"unlink": self._unlinked, "rename": self._renamed, "replace": self._renamed, "open": self._opened}
+        note: dict[str, Callable[..., Any]] = {
+            "unlink": self._unlinked,
+            "rename": self._renamed,
+            "replace": self._renamed,
+            "open": self._opened,
+        }
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name != "open" or args[1] & os.O_CREAT:

@@ -1,0 +1,1 @@
+"""What tests, chaos, simulation and benchmarks share: processes, clients, faults, disks, checks. Not shipped."""
