@@ -23,7 +23,7 @@ KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
+.PHONY: run test test-all check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,15 +33,18 @@ run: $(VENV)/.broker  ## install the broker and start it
 
 setup: $(VENV)/.broker $(VENV)/.dev  ## install everything, start nothing
 
-test: setup check  ## run the checks and all tests
-	$(BIN)/python -m pytest -q -n $(JOBS)
+test: setup check  ## run the checks and the tests that every change must pass
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not night"
 
-check: setup  ## ruff, mypy, import contracts, tidy tests
+test-all: setup check  ## run all tests with all their seeds, also those that take long, and hunt all planted bugs
+	HOLDFAST_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) --timeout 1800
+	$(MAKE) sim sim-pair sim-plain sim-mutants sim-pair-mutants sim-plain-mutants
+
+check: setup  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/tidy
 
 bench: setup  ## measure us and our peers side by side
 	$(BIN)/python -m benchmarks $(BENCH)
