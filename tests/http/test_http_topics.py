@@ -15,6 +15,7 @@ def test_topic_is_created_with_what_was_asked_for(server: Server) -> None:
     assert described.json == created.json
     assert set(described.json) == {
         "topic",
+        "assumed",
         "created_ms",
         "retention_ms",
         "retention_bytes",
