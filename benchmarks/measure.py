@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from benchmarks.figures import Better
 from benchmarks.load.child import in_child
 from benchmarks.load.pipeline import Flow
 
@@ -61,7 +62,7 @@ class Work:
     name: str
     title: str
     figure: str
-    better: Literal["higher", "lower"]
+    better: Better
     contenders: tuple[Contender, ...]
     reference: str
     once: bool = False
@@ -85,7 +86,7 @@ class Line:
         values = self.rounds.get(figure)
         return median(values) if values else None
 
-    def best(self, figure: str, better: Literal["higher", "lower"]) -> float | None:
+    def best(self, figure: str, better: Better) -> float | None:
         """The round that was disturbed least, if disturbance only ever makes a server slower."""
         values = self.rounds.get(figure)
         return None if not values else max(values) if better == "higher" else min(values)

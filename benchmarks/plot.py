@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import FIGURES, short
 from benchmarks.measure import Line, WorkResult
-from benchmarks.report import HEADINGS, SHORT, WEAKER, Run, number, ratio
+from benchmarks.report import WEAKER, Run, number, ratio
 
 OURS, PEERS, TEXT, FAINT = "#0f766e", "#b6bec9", "#1f2937", "#6b7280"
 COLUMNS = 2
@@ -68,7 +69,7 @@ def _panel(axes: Any, result: WorkResult, room: int) -> None:
         label = _label(result, line, value)
         axes.text(value + max(values) * 0.012, position, label, va="center", fontsize=9, color=TEXT)
     axes.set_title(f"{result.work.title}\n", loc="left", fontsize=11, color=TEXT, weight="bold")
-    unit = f"{HEADINGS.get(result.work.figure, result.work.figure)}, {result.work.better} is better"
+    unit = f"{FIGURES[result.work.figure].heading}, {result.work.better} is better"
     axes.text(0, 1.02, unit, transform=axes.transAxes, fontsize=8.5, color=FAINT)
     axes.xaxis.set_visible(False)
     for side in ("top", "right", "bottom", "left"):
@@ -87,4 +88,4 @@ def _label(result: WorkResult, line: Line, value: float) -> str:
     if multiple is None:
         return shown
     digits = f"{multiple:.0f}" if multiple >= 10 else f"{multiple:.2g}"
-    return f"{shown}   {digits}× {SHORT.get(line.against, line.against)}"
+    return f"{shown}   {digits}× {short(line.against)}"

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import quiet
+from benchmarks.figures import FIGURES, short
 from benchmarks.load.wire import MESSAGE_BYTES
 from benchmarks.machine import Machine
 from benchmarks.measure import Line, Settings, WorkResult
@@ -18,32 +19,6 @@ from benchmarks.targets import Verdict
 FORMAT = 1
 
 WEAKER = "† acknowledges before the message is on disk: a weaker promise than the others make here"
-
-SHORT = {
-    "Redis Streams": "Redis",
-    "Redis Streams, two cores": "Redis, two cores",
-    "Redis Streams, 10 million messages": "Redis",
-    "NATS JetStream R3": "NATS R3",
-    "Holdfast, to the leader": "the leader",
-    "Holdfast, Python client": "Python client",
-}
-
-HEADINGS = {
-    "msg_per_s": "msg/s",
-    "replayed_per_s": "stored again, msg/s",
-    "cpu_s_per_million": "CPU s / million",
-    "p50_us": "p50 µs",
-    "p99_us": "p99 µs",
-    "p999_us": "p99.9 µs",
-    "rss_mb": "resident MB",
-    "peak_mb": "peak MB",
-    "mb_per_s": "MB/s",
-    "median_ms": "median ms",
-    "worst_ms": "worst ms",
-    "catch_up_s": "seconds",
-    "kept_pct": "publisher keeps %",
-    "cpu_pct": "CPU % of a core",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +90,7 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
         "text": target.text,
         "sense": target.sense,
         "limit": target.limit,
-        "unit": target.unit,
+        "unit": verdict.unit,
         "ours": verdict.ours,
         "theirs": verdict.theirs,
         "measured": verdict.measured,
@@ -160,7 +135,7 @@ def _work_table(result: WorkResult) -> Table:
     table.add_column("")
     table.add_column("setting")
     for figure in figures:
-        table.add_column(HEADINGS.get(figure, figure), justify="right")
+        table.add_column(FIGURES[figure].heading, justify="right")
     table.add_column("compared", justify="right")
     table.add_column("load", style="dim")
     for line in result.lines:
@@ -170,7 +145,7 @@ def _work_table(result: WorkResult) -> Table:
             f"{line.contender} †" if line.weaker else line.contender,
             line.setting,
             *("–" if value is None else number(value) for value in medians),
-            "" if multiple is None else f"{multiple:.2f} × {SHORT.get(line.against, line.against)}",
+            "" if multiple is None else f"{multiple:.2f} × {short(line.against)}",
             f"[yellow]{line.problem}[/yellow]" if line.problem else line.note,
         )
     return table
@@ -191,8 +166,8 @@ def _target_table(verdicts: Sequence[Verdict]) -> Table:
             target.text,
             "–" if verdict.ours is None else number(verdict.ours),
             "" if verdict.theirs is None else number(verdict.theirs),
-            "–" if verdict.measured is None else f"{verdict.measured:.2f} {target.unit}",
-            f"{target.sense} {target.limit:g} {target.unit}",
+            "–" if verdict.measured is None else f"{verdict.measured:.2f} {verdict.unit}",
+            f"{target.sense} {target.limit:g} {verdict.unit}",
             mark,
         )
     return table
