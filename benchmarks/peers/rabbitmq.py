@@ -1,8 +1,10 @@
-"""RabbitMQ: a private node (own name, cookie, epmd, ports, directories) with a stream and a quorum queue."""
+"""RabbitMQ: private nodes (own names, cookie, epmd, ports, directories) with a quorum queue; a single one has a stream."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.load import amqp, rabbit_stream
 from benchmarks.load.pipeline import Pipeline
-from benchmarks.process import HOST, Server, ServerFailed, listening, running, scratch
+from benchmarks.process import HOST, Server, ServerFailed, listening, running, scratch, start, stop_all
 from holdfast.testing.ports import free_port
 
 NAME = "rabbitmq"
@@ -22,6 +24,9 @@ HINT = "apt install rabbitmq-server"
 _SCRIPTS = (Path("/usr/lib/rabbitmq/bin/rabbitmq-server"),)
 
 STARTUP_TIMEOUT_S = 90.0
+CONTROL_TIMEOUT_S = 60.0
+NODES = 3
+COOKIE = "holdfast-bench"
 
 
 def script() -> Path:
@@ -44,8 +49,8 @@ def version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class RabbitMq:
-    server: Server
     amqp_port: int
+    """Of the node where the queue is declared, which leads it."""
     stream_port: int
 
     def stream_pipeline(self, window: int, seconds: float, messages_per_request: int = 500) -> Pipeline:
@@ -61,24 +66,20 @@ class RabbitMq:
         )
 
     def quorum_pipeline(self, window: int, seconds: float, connections: int = 1) -> Pipeline:
-        return quorum_pipeline(self.amqp_port, window, seconds, connections)
+        messages_per_request = min(100, window)
+        return Pipeline(
+            port=self.amqp_port,
+            dial=amqp.dial,
+            replies=amqp.Acks,
+            request=b"".join(amqp.publish(number) for number in range(messages_per_request)),
+            messages_per_request=messages_per_request,
+            window=window,
+            connections=connections,
+            seconds=seconds,
+        )
 
 
-def quorum_pipeline(port: int, window: int, seconds: float, connections: int) -> Pipeline:
-    messages_per_request = min(100, window)
-    return Pipeline(
-        port=port,
-        dial=amqp.dial,
-        replies=amqp.Acks,
-        request=b"".join(amqp.publish(number) for number in range(messages_per_request)),
-        messages_per_request=messages_per_request,
-        window=window,
-        connections=connections,
-        seconds=seconds,
-    )
-
-
-def environment(directory: Path, epmd_port: int, node: str = "holdfast-bench") -> dict[str, str]:
+def environment(directory: Path, epmd_port: int, node: str = "epmd") -> dict[str, str]:
     """Everything a node would otherwise take from the system; `directory` is the node's own."""
     return {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -111,15 +112,61 @@ def port_mapper(directory: Path) -> Iterator[int]:
         yield port
 
 
+def _prepare(folder: Path, names: Sequence[str], amqp_port: int, stream_port: int) -> None:
+    """The directory of a node, with its configuration and the cookie all of them share."""
+    folder.mkdir()
+    cookie = folder / ".erlang.cookie"
+    cookie.write_text(COOKIE)
+    cookie.chmod(0o400)
+    lines = [f"listeners.tcp.1 = {HOST}:{amqp_port}"]
+    if len(names) > 1:
+        lines.append("cluster_formation.peer_discovery_backend = classic_config")
+        lines += [
+            f"cluster_formation.classic_config.nodes.{number} = {name}@localhost"
+            for number, name in enumerate(names, start=1)
+        ]
+    else:
+        lines.append(f"stream.listeners.tcp.1 = {HOST}:{stream_port}")
+    (folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
+    (folder / "enabled_plugins").write_text("[].\n" if len(names) > 1 else "[rabbitmq_stream].\n")
+
+
+def _members(variables: dict[str, str]) -> int:
+    """On how many nodes the queue lives, as the cluster itself says."""
+    command = [str(script().with_name("rabbitmqctl")), "-q", "list_queues", "name", "members", "--formatter", "json"]
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=CONTROL_TIMEOUT_S, check=False
+    )
+    if done.returncode:
+        raise ServerFailed(f"list_queues: {done.stderr}")
+    queues = {queue["name"]: queue["members"] for queue in json.loads(done.stdout)}
+    return len(queues.get(amqp.QUEUE, []))
+
+
 @contextmanager
-def serve(parent: Path | None) -> Iterator[RabbitMq]:
+def serve(parent: Path | None, nodes: int = 1) -> Iterator[RabbitMq]:
+    """The first node is there before the others start: they find it and join."""
     with scratch(parent) as directory, port_mapper(directory) as epmd_port:
-        amqp_port, stream_port = free_port(), free_port()
-        (directory / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = {HOST}:{amqp_port}\nstream.listeners.tcp.1 = {HOST}:{stream_port}\n"
-        )
-        (directory / "enabled_plugins").write_text("[rabbitmq_stream].\n")
-        with running([str(script())], directory, environment(directory, epmd_port)) as server:
-            for port in (amqp_port, stream_port):
-                server.wait_until(partial(listening, port), STARTUP_TIMEOUT_S)
-            yield RabbitMq(server, amqp_port, stream_port)
+        names = [f"holdfast-bench-{number}" for number in range(1, nodes + 1)]
+        amqp_ports, stream_port = {name: free_port() for name in names}, free_port()
+        variables = {name: environment(directory / name, epmd_port, name) for name in names}
+        servers: list[Server] = []
+        try:
+            for group in (names[:1], names[1:]):
+                started = []
+                for name in group:
+                    _prepare(directory / name, names, amqp_ports[name], stream_port)
+                    started.append(start([str(script())], directory / name, variables[name]))
+                    servers.append(started[-1])
+                for name, server in zip(group, started, strict=True):
+                    server.wait_until(partial(listening, amqp_ports[name]), STARTUP_TIMEOUT_S)
+            if nodes == 1:
+                servers[0].wait_until(partial(listening, stream_port), STARTUP_TIMEOUT_S)
+            else:
+                amqp.dial(amqp_ports[names[0]]).close()
+                members = _members(variables[names[0]])
+                if members != nodes:
+                    raise ServerFailed(f"the quorum queue has {members} members, not {nodes}")
+            yield RabbitMq(amqp_ports[names[0]], stream_port)
+        finally:
+            stop_all(servers)

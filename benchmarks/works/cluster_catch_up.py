@@ -13,8 +13,8 @@ from benchmarks.load import batches, pipeline, steady
 from benchmarks.load.background import background
 from benchmarks.load.steady import Answers, Steady
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.peers.holdfast_cluster import Node
+from benchmarks.peers import holdfast
+from benchmarks.peers.holdfast import Broker
 from benchmarks.works.cluster_entries import MB_RATE
 
 TIME = "catch_up_s"
@@ -52,17 +52,17 @@ class _Load(NamedTuple):
     before_per_s: float
 
 
-def _load(settings: Settings, leader: Node) -> _Load:
-    full = leader.batches_pipeline(REQUEST, REQUEST_MESSAGES, 2, 4, settings.seconds)
+def _load(settings: Settings, leader: Broker) -> _Load:
+    full = leader.http_pipeline(REQUEST, REQUEST_MESSAGES, 2, 4, settings.seconds)
     full_per_s = generate(settings, pipeline.run, full).per_s / REQUEST_MESSAGES
     load = Steady(leader.http_port, REQUEST, REQUEST_MESSAGES, full_per_s * RATE_SHARE)
     return _Load(load, _publish_steadily(load, BEFORE_S_QUICK if settings.quick else BEFORE_S))
 
 
-def _fill(settings: Settings, leader: Node) -> float:
+def _fill(settings: Settings, leader: Broker) -> float:
     """Store what somebody else will have to get; how much that is, in GB."""
     wanted_bytes = MISSED_BYTES_QUICK if settings.quick else MISSED_BYTES
-    fill = leader.batches_pipeline(
+    fill = leader.http_pipeline(
         REQUEST, REQUEST_MESSAGES, 2, 4, FILL_SECONDS_MAX, messages_max=wanted_bytes // MESSAGE_BYTES
     )
     generate(settings, pipeline.run, fill)
@@ -93,7 +93,7 @@ def _measured(load: _Load, get: Callable[[], int], what: str) -> Measured:
 
 
 def _run_catch_up(settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         cluster.create(TOPIC)
         leader, away = cluster.leader(TOPIC), cluster.follower(TOPIC)
         load = _load(settings, leader)
@@ -110,7 +110,8 @@ def _run_catch_up(settings: Settings) -> Measured:
 
 
 def _run_join(settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster, cluster.newcomer() as newcomer:
+    with holdfast.serve_cluster(settings.directory) as cluster:
+        newcomer = cluster.newcomer
         cluster.create(TOPIC)
         leader = cluster.leader(TOPIC)
         load = _load(settings, leader)

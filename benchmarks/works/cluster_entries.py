@@ -5,48 +5,24 @@ Each record batch is an entry of the log and is replicated, stored and acknowled
 
 from functools import partial
 
-from benchmarks.load import batches, pipeline
-from benchmarks.load.pipeline import Flow
-from benchmarks.measure import Contender, Measured, Settings, Work, best_shape, generate
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.works.publish import CPU, RATE, verify
+from benchmarks.measure import Contender, Measured, Settings, Work
+from benchmarks.peers import holdfast
+from benchmarks.works.cluster_publish import BatchShape, batch_figures
+from benchmarks.works.publish import RATE
 
 MB_RATE = "mb_per_s"
 LINE = "Holdfast"
-
-TOPIC = "bench"
 MESSAGE_BYTES = 1_024
-BULK_MESSAGES = 64
 
-# (connections, requests under way on each, batches in a request)
-ENTRY_SHAPES = ((2, 2, 500), (4, 2, 250), (4, 4, 250), (4, 4, 100), (1, 2, 1_000))
-BULK_SHAPES = ((2, 2, 16), (4, 2, 8), (4, 4, 16), (4, 4, 4), (1, 2, 32))
-
-Shape = tuple[int, int, int]
+# (connections, requests under way on each, batches in a request, messages in a batch)
+ENTRY_SHAPES = ((2, 2, 500, 1), (4, 2, 250, 1), (4, 4, 250, 1), (4, 4, 100, 1), (1, 2, 1_000, 1))
+BULK_SHAPES = ((2, 2, 16, 64), (4, 2, 8, 64), (4, 4, 16, 64), (4, 4, 4, 64), (1, 2, 32, 64))
 
 
-def _run(messages_per_batch: int, shapes: tuple[Shape, ...], settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster:
-
-        def put_on(shape: Shape, seconds: float, topic: str = "probe") -> Flow:
-            connections, depth, count = shape
-            messages = count * messages_per_batch
-            request = batches.request(topic, count, messages_per_batch, MESSAGE_BYTES)
-            load = cluster.leader(topic).batches_pipeline(request, messages, connections, depth, seconds)
-            return generate(settings, pipeline.run, load)
-
-        cluster.create("probe")
-        cluster.create(TOPIC)
-        shape = best_shape(settings, shapes, put_on)
-        before_s = cluster.cpu_s()
-        flow = put_on(shape, settings.seconds, TOPIC)
-        used_s = cluster.cpu_s() - before_s
-        verify(cluster.stored(TOPIC), flow.messages)
-        figures = {
-            RATE: flow.per_s,
-            MB_RATE: flow.per_s * MESSAGE_BYTES / 1e6,
-            CPU: used_s / flow.messages * 1e6,
-        }
+def _run(shapes: tuple[BatchShape, ...], settings: Settings) -> Measured:
+    with holdfast.serve_cluster(settings.directory) as cluster:
+        shape, figures = batch_figures(settings, cluster, shapes, MESSAGE_BYTES)
+        figures[MB_RATE] = figures[RATE] * MESSAGE_BYTES / 1e6
         return Measured(figures, f"{shape[0]} × {shape[1]} requests of {shape[2]} batches, to the leader")
 
 
@@ -56,7 +32,7 @@ ENTRIES = Work(
     figure=RATE,
     better="higher",
     reference=LINE,
-    contenders=(Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, 1, ENTRY_SHAPES)),),
+    contenders=(Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, ENTRY_SHAPES)),),
 )
 
 BULK = Work(
@@ -65,7 +41,5 @@ BULK = Work(
     figure=MB_RATE,
     better="higher",
     reference=LINE,
-    contenders=(
-        Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, BULK_MESSAGES, BULK_SHAPES)),
-    ),
+    contenders=(Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, BULK_SHAPES)),),
 )

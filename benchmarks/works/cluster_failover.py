@@ -12,8 +12,8 @@ from benchmarks.load import failover
 from benchmarks.load.background import Generator, background
 from benchmarks.load.failover import Addresses, Publishes
 from benchmarks.measure import Contender, Measured, Settings, Work
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.peers.holdfast_cluster import HoldfastCluster, Node
+from benchmarks.peers import holdfast
+from benchmarks.peers.holdfast import Broker, Cluster
 from benchmarks.works.publish import verify
 
 MEDIAN = "median_ms"
@@ -32,9 +32,7 @@ TEXT_LINES = "Holdfast, text lines"
 Client = Generator[Addresses, Publishes]
 
 
-def _end_and_bring_back(
-    cluster: HoldfastCluster, leader: Node, how: signal.Signals, away_s: float
-) -> tuple[float, float]:
+def _end_and_bring_back(cluster: Cluster, leader: Broker, how: signal.Signals, away_s: float) -> tuple[float, float]:
     """When the signal was sent, and when the process had ended."""
     sent_s = cluster.end(leader, how)
     cluster.reap(leader)
@@ -51,7 +49,7 @@ def _run(how: signal.Signals, client: Client, settings: Settings) -> Measured:
     times = TIMES_QUICK if settings.quick else TIMES[how]
     away_s = AWAY_S_QUICK if settings.quick else AWAY_S
     settle_s = SETTLE_S_QUICK if settings.quick else SETTLE_S
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         cluster.create(TOPIC)
         nodes = cluster.nodes
         addresses = Addresses(TOPIC, tuple(node.text_port for node in nodes), tuple(node.http_port for node in nodes))

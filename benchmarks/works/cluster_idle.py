@@ -3,8 +3,8 @@
 import time
 
 from benchmarks.measure import Contender, Measured, Settings, Work
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.peers.holdfast_cluster import HoldfastCluster, wait_for
+from benchmarks.peers import holdfast, wait_for
+from benchmarks.peers.holdfast import Cluster
 from benchmarks.works.memory import RSS
 
 CPU_SHARE = "cpu_pct"
@@ -21,7 +21,7 @@ SETTLE_S_MAX, SETTLE_S_MAX_QUICK = 60.0, 0.0
 LINE = "Holdfast"
 
 
-def _all_led(cluster: HoldfastCluster) -> bool | None:
+def _all_led(cluster: Cluster) -> bool | None:
     """Whether every node knows a leader of every partition."""
     for node in cluster.nodes:
         for topic in node.ask("/v1/topics")["topics"]:
@@ -30,15 +30,15 @@ def _all_led(cluster: HoldfastCluster) -> bool | None:
     return True
 
 
-def _cpu_pct(cluster: HoldfastCluster, seconds: float) -> list[float]:
+def _cpu_pct(cluster: Cluster, seconds: float) -> list[float]:
     """Of a core, for each node, during the next seconds."""
-    before_s, start_s = [node.running.cpu_s() for node in cluster.nodes], time.monotonic()
+    before_s, start_s = [node.server.cpu_s() for node in cluster.nodes], time.monotonic()
     time.sleep(seconds)
-    after_s, passed_s = [node.running.cpu_s() for node in cluster.nodes], time.monotonic() - start_s
+    after_s, passed_s = [node.server.cpu_s() for node in cluster.nodes], time.monotonic() - start_s
     return [100 * (after - before) / passed_s for before, after in zip(before_s, after_s, strict=True)]
 
 
-def _settle(cluster: HoldfastCluster, seconds_max: float) -> None:
+def _settle(cluster: Cluster, seconds_max: float) -> None:
     wait_for(lambda: _all_led(cluster), "leaders of all partitions", LEADERS_TIMEOUT_S)
     if not seconds_max:
         return
@@ -54,12 +54,12 @@ def _settle(cluster: HoldfastCluster, seconds_max: float) -> None:
 def _run(settings: Settings) -> Measured:
     topics = TOPICS_QUICK if settings.quick else TOPICS
     partitions = PARTITIONS_QUICK if settings.quick else PARTITIONS
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         for number in range(topics):
-            cluster.create(f"idle-{number}", partitions)
+            cluster.create(f"idle-{number}", partitions=partitions)
         _settle(cluster, SETTLE_S_MAX_QUICK if settings.quick else SETTLE_S_MAX)
         shares = _cpu_pct(cluster, SECONDS_QUICK if settings.quick else SECONDS)
-        memory_mb = [node.running.memory_bytes() / 1e6 for node in cluster.nodes]
+        memory_mb = [node.server.memory_bytes() / 1e6 for node in cluster.nodes]
     note = (
         f"{topics} × {partitions} partitions; CPU {_list(shares, 1)} %, resident {_list(memory_mb, 0)} MB; "
         "the highest of the three counts"

@@ -2,44 +2,27 @@
 
 from functools import partial
 
-from benchmarks.load import latency, nats, text
-from benchmarks.load.latency import ClosedLoop
-from benchmarks.load.wire import FixedLength, Marker
-from benchmarks.measure import Contender, Measured, Settings, Work, generate
-from benchmarks.peers import holdfast, holdfast_cluster, nats_cluster
-from benchmarks.peers import nats as nats_peer
-from benchmarks.works.latency import P50, figures
+from benchmarks.measure import Contender, Measured, Settings, Work
+from benchmarks.peers import holdfast, nats
+from benchmarks.works.latency import P50, latencies, nats_load, text_latencies
+from benchmarks.works.publish import TOPIC
 
-TOPIC = "bench"
 LEADER = "Holdfast, to the leader"
 FOLLOWER = "Holdfast, to a follower"
 NATS = "NATS JetStream R3"
 
 
 def _holdfast(to_leader: bool, settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         cluster.create(TOPIC)
         node = cluster.leader(TOPIC) if to_leader else cluster.follower(TOPIC)
-        load = ClosedLoop(
-            port=node.text_port,
-            dial=text.dial,
-            replies=partial(FixedLength, text.PUBACK),
-            requests=(text.publish(TOPIC),),
-            seconds=settings.seconds,
-        )
-        return Measured(figures(generate(settings, latency.run, load)), "any core")
+        return Measured(text_latencies(settings, node, [TOPIC]), "any core")
 
 
 def _nats(settings: Settings) -> Measured:
-    with nats_cluster.serve(settings.directory, always=False) as cluster:
-        load = ClosedLoop(
-            port=cluster.leader_port,
-            dial=nats.dial,
-            replies=partial(Marker, nats.REPLY_MARKER),
-            requests=(nats.publish(0),),
-            seconds=settings.seconds,
-        )
-        return Measured(figures(generate(settings, latency.run, load)), "to the leader, any core", weaker=True)
+    with nats.serve(settings.directory, "default", nats.NODES) as cluster:
+        found = latencies(settings, nats_load(cluster.port, settings.seconds))
+        return Measured(found, "to the leader, any core", weaker=True)
 
 
 LATENCY = Work(
@@ -51,6 +34,6 @@ LATENCY = Work(
     contenders=(
         Contender(LEADER, holdfast.NAME, "--sync group on all three", partial(_holdfast, True)),
         Contender(FOLLOWER, holdfast.NAME, "--sync group on all three", partial(_holdfast, False)),
-        Contender(NATS, nats_peer.NAME, "file, default sync interval", _nats),
+        Contender(NATS, nats.NAME, "file, default sync interval", _nats),
     ),
 )

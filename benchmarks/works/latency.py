@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.load import http, latency, nats, resp, text
-from benchmarks.load.latency import ClosedLoop, Latencies
+from benchmarks.load.latency import ClosedLoop
 from benchmarks.load.wire import FixedLength, Marker
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, redis
 from benchmarks.peers import nats as nats_peer
+from benchmarks.peers.holdfast import Broker
 from benchmarks.place import Place, put
 from benchmarks.process import Server
 
@@ -20,25 +21,41 @@ P99 = "p99_us"
 P999 = "p999_us"
 
 
-def figures(latencies: Latencies) -> dict[str, float]:
-    return {P50: latencies.p50_us, P99: latencies.p99_us, P999: latencies.p999_us}
+def latencies(
+    settings: Settings, load: ClosedLoop, server: Server | None = None, place: Place = "any core"
+) -> dict[str, float]:
+    """The figures of one run. Without a server the scheduler chooses the cores."""
+    found = generate(settings, latency.run, load, put(server, place) if server else None)
+    return {P50: found.p50_us, P99: found.p99_us, P999: found.p999_us}
 
 
-def measure(settings: Settings, server: Server, load: ClosedLoop, place: Place) -> dict[str, float]:
-    return figures(generate(settings, latency.run, load, put(server, place)))
+def text_latencies(
+    settings: Settings, broker: Broker, topics: Sequence[str], server: Server | None = None, place: Place = "any core"
+) -> dict[str, float]:
+    """One connection for each topic named, each with one line under way."""
+    load = ClosedLoop(
+        port=broker.text_port,
+        dial=text.dial,
+        replies=partial(FixedLength, text.PUBACK),
+        requests=tuple(text.publish(topic) for topic in topics),
+        seconds=settings.seconds,
+    )
+    return latencies(settings, load, server, place)
+
+
+def nats_load(port: int, seconds: float) -> ClosedLoop:
+    return ClosedLoop(
+        port=port,
+        dial=nats.dial,
+        replies=partial(Marker, nats.REPLY_MARKER),
+        requests=(nats.publish(0),),
+        seconds=seconds,
+    )
 
 
 def holdfast_text(sync: str, topics: Sequence[str], place: Place, settings: Settings) -> Measured:
-    """One connection for each topic named, each with one message under way."""
     with holdfast.serve(settings.directory, sync) as broker:
-        load = ClosedLoop(
-            port=broker.text_port,
-            dial=text.dial,
-            replies=partial(FixedLength, text.PUBACK),
-            requests=tuple(text.publish(topic) for topic in topics),
-            seconds=settings.seconds,
-        )
-        return Measured(measure(settings, broker.server, load, place), place)
+        return Measured(text_latencies(settings, broker, topics, broker.server, place), place)
 
 
 def redis_streams(fsync: str, streams: Sequence[str], place: Place, settings: Settings) -> Measured:
@@ -50,7 +67,7 @@ def redis_streams(fsync: str, streams: Sequence[str], place: Place, settings: Se
             requests=tuple(resp.xadd(stream.encode(), 0) for stream in streams),
             seconds=settings.seconds,
         )
-        return Measured(measure(settings, server.server, load, place), place)
+        return Measured(latencies(settings, load, server.server, place), place)
 
 
 def _http(sync: str, settings: Settings) -> Measured:
@@ -62,21 +79,14 @@ def _http(sync: str, settings: Settings) -> Measured:
             requests=(http.publish("bench", 1),),
             seconds=settings.seconds,
         )
-        return Measured(measure(settings, broker.server, load, "one core"), "one core")
+        return Measured(latencies(settings, load, broker.server, "one core"), "one core")
 
 
 def _nats(durable: bool, settings: Settings) -> Measured:
-    with nats_peer.serve(settings.directory, durable) as server:
-        load = ClosedLoop(
-            port=server.port,
-            dial=nats.dial,
-            replies=partial(Marker, nats.REPLY_MARKER),
-            requests=(nats.publish(0),),
-            seconds=settings.seconds,
-        )
+    with nats_peer.serve(settings.directory, "always if known" if durable else "default") as server:
+        found = latencies(settings, nats_load(server.port, settings.seconds), server.servers[0], "one core")
         note = f"one core; {server.durability}" if durable else "one core"
-        shown = measure(settings, server.server, load, "one core")
-        return Measured(shown, note, durable and server.weaker)
+        return Measured(found, note, weaker=durable and not server.is_synced)
 
 
 def _contenders(sync: str, fsync: str, durable: bool) -> tuple[Contender, ...]:

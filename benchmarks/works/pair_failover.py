@@ -13,8 +13,8 @@ from statistics import median
 from benchmarks.load import text
 from benchmarks.load.wire import read_until
 from benchmarks.measure import Contender, Measured, Settings, Work
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.peers.holdfast_cluster import HoldfastCluster
+from benchmarks.peers import holdfast
+from benchmarks.peers.holdfast import Cluster
 from benchmarks.works.cluster_failover import MEDIAN, WORST
 
 TOPIC = "bench"
@@ -30,7 +30,7 @@ RATE_HZ = 10
 COMPUTED, COMPUTED_QUICK = 100, 5
 
 
-def _until_delivered_s(pair: HoldfastCluster, how: signal.Signals) -> float:
+def _until_delivered_s(pair: Cluster, how: signal.Signals) -> float:
     """From the signal to the primary until the subscriber has the next message, from the backup."""
     primary, backup = pair.leader(TOPIC), pair.follower(TOPIC)
     with closing(text.dial(backup.text_port)) as subscriber, closing(text.dial(backup.text_port)) as publisher:
@@ -53,7 +53,7 @@ def _failover(how: signal.Signals, settings: Settings) -> Measured:
     heartbeat_ms = HEARTBEAT_MS_QUICK if settings.quick else HEARTBEAT_MS
     waits_s = []
     for _ in range(times):
-        with holdfast_cluster.serve_pair(settings.directory, heartbeat_ms=heartbeat_ms) as pair:
+        with holdfast.serve_pair(settings.directory, heartbeat_ms=heartbeat_ms) as pair:
             pair.create(TOPIC)
             waits_s.append(_until_delivered_s(pair, how))
     return Measured({MEDIAN: median(waits_s) * 1000, WORST: max(waits_s) * 1000}, f"{times} times")
@@ -63,7 +63,7 @@ def _while_computing(what: str, settings: Settings) -> Measured:
     """What a client waits for an answer while a message is computed all the time."""
     times = COMPUTED_QUICK if settings.quick else COMPUTED
     waits_s = []
-    with holdfast_cluster.serve_pair(settings.directory, compute_ms=COMPUTE_MS) as pair:
+    with holdfast.serve_pair(settings.directory, compute_ms=COMPUTE_MS) as pair:
         pair.create(TOPIC)
         port = pair.leader(TOPIC).text_port
         with closing(text.dial(port)) as publisher, closing(text.dial(port)) as asking:

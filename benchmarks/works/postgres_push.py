@@ -12,8 +12,7 @@ from benchmarks.load import http, push
 from benchmarks.load.pipeline import Flow
 from benchmarks.load.push import PushLoad
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
-from benchmarks.peers import holdfast
-from benchmarks.peers.holdfast_cluster import wait_for
+from benchmarks.peers import holdfast, wait_for
 from benchmarks.works.publish import CPU, RATE, verify
 
 REPLAY = "replayed_per_s"

@@ -1,14 +1,14 @@
 """Publish throughput, pipelined: every message acknowledged, a bounded number of them under way."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from benchmarks.load import pipeline
+from benchmarks.load import http, pipeline
 from benchmarks.load.pipeline import Flow
 from benchmarks.load.wire import LoadFailed
-from benchmarks.measure import Contender, Measured, Settings, Work, best_shape, generate
+from benchmarks.measure import Contender, Measured, Settings, Shape, Work, best_shape, generate
 from benchmarks.peers import holdfast, nats, rabbitmq, redis
 from benchmarks.place import EVERY, Place, put
-from benchmarks.process import Server
 
 RATE = "msg_per_s"
 CPU = "cpu_s_per_million"
@@ -35,6 +35,7 @@ STREAM_SHAPES = ((10_000, 500), (1_000, 100))
 # (connections, unacknowledged messages on each)
 QUORUM_SHAPES = ((4, 5_000), (1, 1_000))
 
+TOPIC, PROBE = "bench", "probe"
 PROBE_MESSAGES = 150_000
 QUICK_MESSAGES = 50_000
 
@@ -42,54 +43,52 @@ Pair = tuple[int, int]
 Placed = tuple[int, int, Place]
 
 
-class _Cpu:
-    """Processor time of a server around one run."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._before_s = server.cpu_s()
-
-    def figures(self, flow: Flow) -> dict[str, float]:
-        used_s = self._server.cpu_s() - self._before_s
-        return {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6}
-
-
 def verify(stored: int, acknowledged: int) -> None:
     if stored != acknowledged:
         raise LoadFailed(f"{acknowledged} messages were acknowledged, {stored} are stored")
 
 
+def throughput(
+    settings: Settings,
+    shapes: Sequence[Shape],
+    put_on: Callable[[Shape, float, str], Flow],
+    cpu_s: Callable[[], float],
+    stored: Callable[[str], int],
+) -> tuple[Shape, dict[str, float]]:
+    """The shape of load that suits best, and its figures. All that was acknowledged must be stored."""
+    shape = best_shape(settings, shapes, lambda each, seconds: put_on(each, seconds, PROBE))
+    stored_before, used_before_s = stored(TOPIC), cpu_s()
+    flow = put_on(shape, settings.seconds, TOPIC)
+    used_s = cpu_s() - used_before_s
+    verify(stored(TOPIC) - stored_before, flow.messages)
+    return shape, {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6}
+
+
 def _text(sync: str, shapes: tuple[Placed, ...], settings: Settings) -> Measured:
     with holdfast.serve(settings.directory, sync) as broker:
 
-        def put_on(shape: Placed, seconds: float, topic: str = "probe") -> Flow:
+        def put_on(shape: Placed, seconds: float, topic: str) -> Flow:
             connections, window, place = shape
             load = broker.text_pipeline(topic, connections, window, seconds)
             return generate(settings, pipeline.run, load, put(broker.server, place))
 
-        shape = best_shape(settings, shapes, put_on)
-        cpu = _Cpu(broker.server)
-        flow = put_on(shape, settings.seconds, "bench")
-        figures = cpu.figures(flow)
-        verify(broker.stored("bench"), flow.messages)
+        broker.create(PROBE, TOPIC)
+        shape, figures = throughput(settings, shapes, put_on, broker.server.cpu_s, broker.stored)
         return Measured(figures, f"{shape[0]} × {shape[1]:,} deep, {shape[2]}")
 
 
 def _http(sync: str, settings: Settings) -> Measured:
+    messages = HTTP_MESSAGES_PER_REQUEST
     with holdfast.serve(settings.directory, sync) as broker:
 
-        def put_on(shape: Placed, seconds: float, topic: str = "probe") -> Flow:
+        def put_on(shape: Placed, seconds: float, topic: str) -> Flow:
             connections, depth, place = shape
-            load = broker.http_pipeline(topic, connections, depth, HTTP_MESSAGES_PER_REQUEST, seconds)
+            load = broker.http_pipeline(http.publish(topic, messages), messages, connections, depth, seconds)
             return generate(settings, pipeline.run, load, put(broker.server, place))
 
-        shape = best_shape(settings, HTTP_SHAPES, put_on)
-        cpu = _Cpu(broker.server)
-        flow = put_on(shape, settings.seconds, "bench")
-        figures = cpu.figures(flow)
-        verify(broker.stored("bench"), flow.messages)
-        note = f"{shape[0]} × {shape[1]} requests of {HTTP_MESSAGES_PER_REQUEST:,}, {shape[2]}"
-        return Measured(figures, note)
+        broker.create(PROBE, TOPIC)
+        shape, figures = throughput(settings, HTTP_SHAPES, put_on, broker.server.cpu_s, broker.stored)
+        return Measured(figures, f"{shape[0]} × {shape[1]} requests of {messages:,}, {shape[2]}")
 
 
 def _redis(fsync: str, settings: Settings) -> Measured:
@@ -112,26 +111,24 @@ def _redis(fsync: str, settings: Settings) -> Measured:
         # Redis's own generator takes a number of messages, not a time.
         wanted = put_on(shape, settings.probe_seconds, probe).per_s * settings.seconds
         messages = max(probe, int(wanted) // redis.DEPTH * redis.DEPTH)
-        cpu = _Cpu(server.server)
+        before_s = server.server.cpu_s()
         flow = put_on(shape, settings.seconds, messages)
-        return Measured(cpu.figures(flow), f"{shape[0]} × {redis.DEPTH} deep, {shape[1]}")
+        used_s = server.server.cpu_s() - before_s
+        figures = {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6}
+        return Measured(figures, f"{shape[0]} × {redis.DEPTH} deep, {shape[1]}")
 
 
 def _nats(settings: Settings) -> Measured:
-    with nats.serve(settings.directory) as server:
+    with nats.serve(settings.directory, "always if known") as server:
 
-        def put_on(shape: Placed, seconds: float) -> Flow:
+        def put_on(shape: Placed, seconds: float, _topic: str) -> Flow:
             window, messages_per_write, place = shape
-            before = server.stored()
-            load = server.pipeline(window, seconds, messages_per_write)
-            flow = generate(settings, pipeline.run, load, put(server.server, place))
-            verify(server.stored() - before, flow.messages)
-            return flow
+            load = server.pipeline(window, messages_per_write, seconds)
+            return generate(settings, pipeline.run, load, put(server.servers[0], place))
 
-        shape = best_shape(settings, NATS_SHAPES, put_on)
-        cpu = _Cpu(server.server)
-        figures = cpu.figures(put_on(shape, settings.seconds))
-        return Measured(figures, f"1 × {shape[0]:,} deep, {shape[2]}; {server.durability}", server.weaker)
+        shape, figures = throughput(settings, NATS_SHAPES, put_on, server.cpu_s, server.stored)
+        note = f"1 × {shape[0]:,} deep, {shape[2]}; {server.durability}"
+        return Measured(figures, note, weaker=not server.is_synced)
 
 
 def _rabbit_stream(settings: Settings) -> Measured:

@@ -8,8 +8,8 @@ from benchmarks.load import http, latency, queue
 from benchmarks.load.latency import ClosedLoop
 from benchmarks.load.queue import QueueLoad
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
-from benchmarks.peers import holdfast, holdfast_cluster
-from benchmarks.peers.holdfast_cluster import HoldfastCluster
+from benchmarks.peers import holdfast
+from benchmarks.peers.holdfast import Cluster
 from benchmarks.process import HOST, running, scratch
 from holdfast.testing.ports import free_port
 
@@ -23,13 +23,13 @@ _MESSAGES_PER_S = 40_000
 _FILLED_AT_ONCE = 1000
 
 
-def _created(cluster: HoldfastCluster) -> int:
+def _created(cluster: Cluster) -> int:
     made: int = http.ask(cluster.nodes[0].http_port, queue.request("/create_queue", "{}"))["queue_id"]
     cluster.leader(f"queue-{made}")
     return made
 
 
-def _measured(cluster: HoldfastCluster, settings: Settings, requests: list[bytes]) -> Measured:
+def _measured(cluster: Cluster, settings: Settings, requests: list[bytes]) -> Measured:
     ports = tuple(node.http_port for node in cluster.nodes)
     cpu_s = cluster.cpu_s()
     flow = generate(settings, queue.run, QueueLoad(ports, tuple(requests), settings.seconds))
@@ -38,13 +38,13 @@ def _measured(cluster: HoldfastCluster, settings: Settings, requests: list[bytes
 
 
 def _append(settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         made = _created(cluster)
         return _measured(cluster, settings, [queue.request("/append", f'{{"queue_id":{made},"value":42}}')] * CLIENTS)
 
 
 def _read(is_shared: bool, settings: Settings) -> Measured:
-    with holdfast_cluster.serve(settings.directory) as cluster:
+    with holdfast.serve_cluster(settings.directory) as cluster:
         made = _created(cluster)
         port = cluster.leader(f"queue-{made}").http_port
         per_reader = _MESSAGES_PER_S * max(1.0, settings.seconds)
