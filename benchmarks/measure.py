@@ -7,7 +7,7 @@ from statistics import median
 from typing import TypeVar
 
 from benchmarks.figures import Better
-from benchmarks.load.child import in_child
+from benchmarks.load.background import in_child
 from benchmarks.load.pipeline import Flow
 
 # A generator that was told to run for some seconds may still wait for its last replies.

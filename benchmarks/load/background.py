@@ -1,13 +1,15 @@
-"""A generator that runs beside the driver until it is told to stop, in a process of its own.
+"""A generator in a process of its own, so that neither the driver nor an earlier run slows it.
 
-`child` runs a load of a known length and waits for it. Here the driver does something to the servers in the
-meantime: it kills one, starts another, looks how far they are.
+`in_child` runs a load of a known length and waits for it. `background` runs one until it is told to stop, while the
+driver does something to the servers: it kills one, starts another, looks how far they are.
 """
 
 import gc
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Generic, TypeVar, cast
@@ -57,7 +59,10 @@ class Running(Generic[Outcome]):
         """Ask for the end; what came of it."""
         with suppress(BrokenPipeError):  # it has ended on its own, and what it said is there to be read
             self._pipe.send("stop")
-        kind, content = self._receive(OUTCOME_TIMEOUT_S)
+        return self.outcome(OUTCOME_TIMEOUT_S)
+
+    def outcome(self, timeout_s: float) -> Outcome:
+        kind, content = self._receive(timeout_s)
         if kind != "outcome":
             raise LoadFailed(str(content))
         return cast(Outcome, content)
@@ -85,22 +90,45 @@ class Running(Generic[Outcome]):
 
 
 @contextmanager
-def background(function: "Generator[Spec, Outcome]", spec: Spec) -> Iterator[Running[Outcome]]:
-    """Have `function(spec, told)` run beside the body of the context, from its first acknowledgement on."""
+def _started(
+    function: "Generator[Spec, Outcome]", spec: Spec, cores: set[int] | None = None
+) -> Iterator[Running[Outcome]]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_serve, args=(function, spec, theirs), daemon=True)
+    child = context.Process(target=_serve, args=(function, spec, theirs, cores), daemon=True)
     child.start()
     theirs.close()
     running: Running[Outcome] = Running(child, ours)
     try:
-        running.wait_until_ready()
         yield running
     finally:
         running.end()
 
 
-def _serve(function: "Generator[Spec, Outcome]", spec: Spec, pipe: Connection) -> None:
+@contextmanager
+def background(function: "Generator[Spec, Outcome]", spec: Spec) -> Iterator[Running[Outcome]]:
+    """Have `function(spec, told)` run beside the body of the context, from its first acknowledgement on."""
+    with _started(function, spec) as running:
+        running.wait_until_ready()
+        yield running
+
+
+def in_child(
+    function: Callable[[Spec], Outcome], spec: Spec, timeout_s: float, cores: set[int] | None = None
+) -> Outcome:
+    """Call `function(spec)` in a fresh interpreter on these cores; a child that takes too long is ended."""
+    with _started(partial(_untold, function), spec, cores) as running:
+        return running.outcome(timeout_s)
+
+
+def _untold(function: Callable[[Spec], Outcome], spec: Spec, _told: Told) -> Outcome:
+    return function(spec)
+
+
+def _serve(function: "Generator[Spec, Outcome]", spec: Spec, pipe: Connection, cores: set[int] | None) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
+    # A collection in the middle of a run would show as a latency of the server.
     gc.disable()
     try:
         answer: tuple[str, object] = ("outcome", function(spec, Told(pipe)))

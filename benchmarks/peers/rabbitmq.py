@@ -1,4 +1,4 @@
-"""RabbitMQ: private nodes (own names, cookie, epmd, ports, directories) with a quorum queue; a single one has a stream."""
+"""RabbitMQ: private nodes (own names, cookie, epmd, ports, directories), a quorum queue; on one node also a stream."""
 
 import json
 import os

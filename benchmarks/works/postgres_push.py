@@ -4,15 +4,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.load import http, push
+from benchmarks.load import http, pipeline, push, steady
+from benchmarks.load.background import Running, background
 from benchmarks.load.pipeline import Flow
 from benchmarks.load.push import PushLoad
+from benchmarks.load.steady import Answers, Steady
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, wait_for
+from benchmarks.peers.holdfast import Broker
 from benchmarks.works.publish import CPU, RATE, verify
 
 REPLAY = "replayed_per_s"
@@ -20,13 +23,15 @@ REPLAY_TIMEOUT_S = 120.0
 PARTITIONS = 10
 MANY = 1_000
 OURS = "Holdfast over PostgreSQL"
+PLAIN = "the same, values without ids"
+BESIDE_LIVE = "the same, stored again beside live ones"
+LIVE_PER_S, LIVE_TOGETHER = 20_000, 100
 _SETTING = "--store postgres"
 
 
 def _push(connections: int, items: int, settings: Settings) -> Measured:
     with holdfast.serve(settings.directory, "group", "--store", "postgres") as broker:
-        http.ask(broker.http_port, http.create_topic("bench", PARTITIONS))
-        http.ask(broker.http_port, http.create_topic("probe", PARTITIONS))
+        broker.create("bench", "probe", partitions=PARTITIONS)
 
         def put_on(queue: str, seconds: float) -> Flow:
             load = PushLoad(broker.http_port, queue, PARTITIONS, connections, items, seconds)
@@ -42,22 +47,38 @@ def _push(connections: int, items: int, settings: Settings) -> Measured:
         return Measured(found, f"{connections} connections, {items:,} a request")
 
 
-def _push_away(connections: int, items: int, settings: Settings) -> Measured:
-    with holdfast.serve(settings.directory, "group", "--store", "postgres") as broker:
-        http.ask(broker.http_port, http.create_topic("bench", PARTITIONS))
-        load = PushLoad(broker.http_port, "bench", PARTITIONS, connections, items, settings.seconds)
+def _away(what: str, settings: Settings) -> Measured:
+    """What is taken while the database is silent, and how fast it is stored when it is back."""
+    note = f"10 connections, {MANY:,} a request"
+    with holdfast.serve(settings.directory, "group", "--store", "postgres") as broker, ExitStack() as beside:
+        broker.create("bench", "live", partitions=PARTITIONS)
+        live: Running[Answers] | None = None
         with _silent(broker.server.pid):
             # The first ones find out that nobody answers.
             http.ask(broker.http_port, http.publish("bench", 1))
             before_s = broker.server.cpu_s()
-            flow = generate(settings, push.run, load)
+            flow = _flow(what, broker, settings)
             used_s = broker.server.cpu_s() - before_s
+            if what == BESIDE_LIVE:
+                request = http.publish("live", LIVE_TOGETHER)
+                load = Steady(broker.http_port, request, LIVE_TOGETHER, LIVE_PER_S / LIVE_TOGETHER)
+                live = beside.enter_context(background(steady.run, load))
         back_s = time.monotonic()
         wait_for(lambda: broker.stored("bench") > flow.messages or None, "everything to be stored", REPLAY_TIMEOUT_S)
+        stored_s = time.monotonic()
+        if live is not None:
+            live_per_s = live.stop().per_s(back_s, stored_s) * LIVE_TOGETHER
+            note += f", stored again beside {live_per_s:,.0f} live messages a second"
         verify(broker.stored("bench"), flow.messages + 1)
-        replayed_per_s = flow.messages / (time.monotonic() - back_s)
-        found = {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6, REPLAY: replayed_per_s}
-        return Measured(found, f"{connections} connections, {items:,} a request")
+    found = {RATE: flow.per_s, CPU: used_s / flow.messages * 1e6, REPLAY: flow.messages / (stored_s - back_s)}
+    return Measured(found, note)
+
+
+def _flow(what: str, broker: Broker, settings: Settings) -> Flow:
+    if what == PLAIN:
+        values = broker.http_pipeline(http.publish("bench", MANY), MANY, 10, 1, settings.seconds)
+        return generate(settings, pipeline.run, values)
+    return generate(settings, push.run, PushLoad(broker.http_port, "bench", PARTITIONS, 10, MANY, settings.seconds))
 
 
 @contextmanager
@@ -100,5 +121,7 @@ AWAY = Work(
     figure=RATE,
     better="higher",
     reference=OURS,
-    contenders=(Contender(OURS, holdfast.NAME, _SETTING, partial(_push_away, 10, MANY)),),
+    contenders=tuple(
+        Contender(what, holdfast.NAME, _SETTING, partial(_away, what)) for what in (OURS, PLAIN, BESIDE_LIVE)
+    ),
 )

@@ -1,1 +1,0 @@
-"""Small measurements behind single decisions; each runs on its own with `python -m`."""
