@@ -50,13 +50,13 @@ bench: setup  ## measure us and our peers side by side
 	$(BIN)/python -m benchmarks $(BENCH)
 
 bench-audit: setup  ## audit 20 million records and say how long it took
-	$(BIN)/python -m benchmarks.pipeline_audit
+	$(BIN)/python -m benchmarks --peers "" --only pipeline-audit $(BENCH)
 
 bench-recover: setup  ## recover 4 million spilled messages and say how long it took
-	$(BIN)/python -m benchmarks.pipeline_recover
+	$(BIN)/python -m benchmarks --peers "" --only pipeline-recover $(BENCH)
 
 bench-transform: setup  ## take a million messages through transforms of each kind and say how fast
-	$(BIN)/python -m benchmarks.pipeline_transform
+	$(BIN)/python -m benchmarks --peers "" --only pipeline-transform $(BENCH)
 
 demo: $(VENV)/.broker  ## watch a broker being killed and losing nothing
 	$(BIN)/holdfast demo broker

@@ -61,13 +61,13 @@ def fill(load: SparkLoad) -> int:
 
 def count_source(load: SparkLoad) -> float:
     """Rows a second of counting the topic."""
-    spark = _session()
+    spark = session()
     return _rate(load, lambda: _rows(spark, load).count())
 
 
 def count_parquet(load: SparkLoad) -> float:
     """Rows a second of counting the same rows in Parquet files. Every column is read, as the source reads it."""
-    spark = _session()
+    spark = session()
     path = str(Path(load.directory) / "rows")
     _rows(spark, load).write.option("compression", "snappy").parquet(path)
     # A plain count would look at nothing but the files' footers.
@@ -77,7 +77,7 @@ def count_parquet(load: SparkLoad) -> float:
 
 def to_parquet(load: SparkLoad) -> float:
     """Rows a second of a stream that writes all that is there to Parquet files."""
-    spark = _session()
+    spark = session()
 
     def write() -> int:
         path = Path(load.directory) / "written"
@@ -103,7 +103,7 @@ def to_topic(load: SparkLoad) -> float:
     """Rows a second of a job that writes rows to a topic: all of them visible, once, at its end."""
     import holdfast
 
-    spark = _session()
+    spark = session()
     rows = spark.range(0, load.messages, 1, PARTITIONS)
     values = rows.selectExpr(f"CAST(rpad(CAST(id AS STRING), {VALUE_BYTES}, 'x') AS BINARY) AS value")
     runs = iter(range(WARM_UP_RUNS + load.runs))
@@ -124,7 +124,7 @@ def micro_batches(load: SparkLoad) -> float:
     """Milliseconds of a micro-batch, from its trigger to its commit: the median over `runs` batches with messages."""
     import holdfast
 
-    spark = _session()
+    spark = session()
     stream = spark.readStream.format("holdfast").options(servers=load.url, subscribe=load.topic)
     directory = str(Path(load.directory) / "checkpoint")
     query = stream.load().writeStream.format("noop").option("checkpointLocation", directory).start()
@@ -145,17 +145,17 @@ def micro_batches(load: SparkLoad) -> float:
 def first_row(load: SparkLoad) -> float:
     """Seconds from the start of a driver to its first row; imports included."""
     begun = time.monotonic()
-    spark = _session()
+    spark = session()
     _rows(spark, load).limit(1).collect()
     took_s = time.monotonic() - begun
     spark.stop()
     return took_s
 
 
-def _session() -> "SparkSession":
+def session(memory: str = "1g") -> "SparkSession":
     import holdfast.spark
 
-    config = {"spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    config = {"spark.driver.memory": memory, "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     spark = holdfast.spark.session(MASTER, "bench", config=config)
     spark.sparkContext.setLogLevel("ERROR")
     return spark

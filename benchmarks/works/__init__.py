@@ -13,6 +13,7 @@ from benchmarks.works import (
     memory,
     pair,
     pair_failover,
+    pipelines,
     postgres_push,
     publish,
     queue,
@@ -57,6 +58,9 @@ ALL: tuple[Work, ...] = (
     spark.SINK_WORK,
     spark.MICRO_BATCH,
     spark.FIRST_ROW,
+    pipelines.AUDIT,
+    pipelines.RECOVER,
+    pipelines.TRANSFORM,
 )
 
 

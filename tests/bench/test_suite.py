@@ -25,7 +25,7 @@ CLUSTER = [work.name for work in named("cluster")]
 PAIR = [work.name for work in named("pair")]
 POSTGRES = [work.name for work in named("postgres")]
 # Each of these starts Spark, which tests/spark does once for all tests.
-SPARK = [work.name for work in named("spark")]
+SPARK = [work.name for family in ("spark", "pipeline") for work in named(family)]
 ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES + SPARK]
 
 
