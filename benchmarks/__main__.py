@@ -1,4 +1,4 @@
-"""The command line of the suite: `python -m benchmarks [--quick] [--only WORK] [--peers LIST] …`."""
+"""Measures Holdfast and its peers side by side."""
 
 import argparse
 import signal
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Run
 
-RESULTS = Path(__file__).parent / "results"
+LAST = Path(__file__).parent / "results" / "last.json"
 
 SECONDS, SECONDS_QUICK = 2.0, 0.1
 ROUNDS, ROUNDS_QUICK = 5, 1
 
 # In a file or a pipe nothing says how wide a line may be.
 REPORT_COLUMNS = 150
+
+MISSED, WRONG_ARGUMENTS, REFUSED = 1, 2, 3
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -36,9 +38,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--peers", default="redis,nats,rabbitmq", help="comma-separated; an empty list measures Holdfast alone"
     )
     parser.add_argument("--seconds", type=float, help=f"of every run (default {SECONDS:g})")
-    parser.add_argument("--rounds", type=int, help=f"of every contender (default {ROUNDS})")
-    parser.add_argument("--json", type=Path, default=RESULTS / "latest.json", metavar="FILE")
+    parser.add_argument("--rounds", type=int, help=f"of every contender (default {ROUNDS}, or 1 where a title says so)")
+    parser.add_argument("--json", type=Path, default=LAST, metavar="FILE", help="default: benchmarks/results/last.json")
     parser.add_argument("--png", type=Path, metavar="FILE", help="default: beside the JSON file")
+    parser.add_argument("--publish", metavar="NAME", help="write benchmarks/results/NAME.json, if the result is sound")
+    parser.add_argument("--force", action="store_true", help="publish it all the same; the file says what is wrong")
     parser.add_argument("--dir", type=Path, help="where servers keep their data (default: temporary files)")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     return parser.parse_args(argv)
@@ -66,9 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from rich.console import Console
 
-    from benchmarks import machine, report, targets
+    from benchmarks import machine, publish, report, targets, version
     from benchmarks.measure import Settings
-    from benchmarks.peers.holdfast import source_digest
     from benchmarks.rounds import run_work
     from benchmarks.works import ALL, named
 
@@ -84,44 +87,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown += sorted(chosen - set(peers))
     if unknown:
         print(f"unknown: {', '.join(unknown)}; --list names the works", file=sys.stderr)
-        return 2
+        return WRONG_ARGUMENTS
 
     settings = Settings(
         seconds=arguments.seconds or (SECONDS_QUICK if arguments.quick else SECONDS),
         rounds=arguments.rounds or (ROUNDS_QUICK if arguments.quick else ROUNDS),
+        once_rounds=arguments.rounds or 1,
         quick=arguments.quick,
         directory=arguments.dir,
     )
+    code = version.current()
+    if arguments.publish and not arguments.force and (known := publish.known_before(settings, code)):
+        print(f"this run could not be published: {'; '.join(known)}", file=sys.stderr)
+        return REFUSED
+
     console, progress = Console(), Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console = Console(width=REPORT_COLUMNS)
     described = _describe_peers(peers, chosen)
-    digest = source_digest()
     this_machine = machine.describe(settings.directory)
     missing = {name: module.missing() for name, module in peers.items()}
-    results = [
-        run_work(work, settings, missing, chosen, lambda said: progress.print(said, style="dim", markup=False))
-        for work in ALL
-        if work.name in names
-    ]
+
+    def say(said: str) -> None:
+        progress.print(said, style="dim", markup=False, soft_wrap=True)
+
+    results = [run_work(work, settings, missing, chosen, say) for work in ALL if work.name in names]
     objection = "a quick run is not judged" if settings.quick else ""
-    if digest != source_digest():
+    if code.source != version.current().source:
         objection = described["holdfast"]["problem"] = "the broker's code changed during the run"
-    described["holdfast"]["source"] = digest
+    described["holdfast"]["source"] = code.source
     this_machine = machine.again(this_machine, settings.directory)
-    run = report.Run(this_machine, settings, described, results, targets.judge(results, objection))
+    verdicts = targets.judge(results, objection)
+    run = report.Run(this_machine, settings, described, results, verdicts, code, objection)
     report.print_tables(run, console)
-    report.write_json(run, arguments.json)
-    _plot(run, arguments.png or arguments.json.with_suffix(".png"), console)
+    _write(run, arguments.json, arguments.png, console)
+    if arguments.publish:
+        path = publish.RESULTS / f"{arguments.publish}.json"
+        try:
+            publish.check(run, path, force=arguments.force)
+        except publish.Refused as refused:
+            print(f"not published: {refused}. The result is in {arguments.json}", file=sys.stderr)
+            return REFUSED
+        _write(run, path, None, console)
     missed = any(verdict.passed is False for verdict in run.verdicts)
-    return 1 if missed and arguments.check else 0
+    return MISSED if missed and arguments.check else 0
 
 
-def _plot(run: "Run", path: Path, console: "Console") -> None:
+def _write(run: "Run", path: Path, picture: Path | None, console: "Console") -> None:
+    from benchmarks import publish, report
     from benchmarks.plot import draw
 
+    report.write_json(run, path, publish.objections(run))
     try:
-        draw(run, path)
+        draw(run, picture or path.with_suffix(".png"))
     except ModuleNotFoundError as error:
         console.print(f"[yellow]no plot: {error.name} is not installed (pip install -e '.[bench]')[/yellow]")
 

@@ -9,6 +9,9 @@ from typing import TypeVar
 from benchmarks.figures import Better
 from benchmarks.load.background import in_child
 from benchmarks.load.pipeline import Flow
+from benchmarks.quiet import FOREIGN_SHARE_MAX
+
+ROUNDS_MIN = 3
 
 # A generator that was told to run for some seconds may still wait for its last replies.
 GENERATOR_SLACK_S = 180.0
@@ -20,6 +23,8 @@ class Settings:
 
     seconds: float = 2.0
     rounds: int = 3
+    # Of works whose single run has everything in it many times, such as fifty kills.
+    once_rounds: int = 1
     quick: bool = False
     directory: Path | None = None
 
@@ -67,6 +72,11 @@ class Work:
     reference: str
     once: bool = False
 
+    @property
+    def rounds_min(self) -> int:
+        """With fewer rounds its figures are neither judged nor published."""
+        return 1 if self.once else ROUNDS_MIN
+
 
 @dataclass(slots=True)
 class Line:
@@ -85,6 +95,22 @@ class Line:
     def median(self, figure: str) -> float | None:
         values = self.rounds.get(figure)
         return median(values) if values else None
+
+    def too_few_rounds(self, rounds_min: int) -> str:
+        """What is wrong with the number of rounds, if anything."""
+        count = max(map(len, self.rounds.values()), default=0)
+        return "" if count >= rounds_min else f"{count} of at least {rounds_min} rounds"
+
+    @property
+    def disturbed_rounds(self) -> int:
+        return sum(share > FOREIGN_SHARE_MAX for share in self.foreign_shares)
+
+    def disturbance(self) -> str:
+        """How much of the machine others had, if it was too much."""
+        if not self.disturbed_rounds:
+            return ""
+        rounds = f"{self.disturbed_rounds} of {len(self.foreign_shares)} rounds"
+        return f"others had up to {max(self.foreign_shares):.0%} of the machine in {rounds}"
 
     def best(self, figure: str, better: Better) -> float | None:
         """The round that was disturbed least, if disturbance only ever makes a server slower."""

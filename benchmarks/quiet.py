@@ -12,7 +12,7 @@ from pathlib import Path
 
 # Above this share a run counts as disturbed and is done again.
 FOREIGN_SHARE_MAX = 0.10
-ATTEMPTS_MAX = 2
+ATTEMPTS_MAX = 3
 WAIT_S_MAX = 10.0
 LOOK_S = 0.25
 

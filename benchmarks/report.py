@@ -15,8 +15,9 @@ from benchmarks.load.wire import MESSAGE_BYTES
 from benchmarks.machine import Machine
 from benchmarks.measure import Line, Settings, WorkResult
 from benchmarks.targets import Verdict
+from benchmarks.version import Version
 
-FORMAT = 1
+FORMAT = 2
 
 WEAKER = "† acknowledges before the message is on disk: a weaker promise than the others make here"
 
@@ -30,6 +31,9 @@ class Run:
     peers: Mapping[str, Mapping[str, str | None]]
     results: Sequence[WorkResult]
     verdicts: Sequence[Verdict]
+    code: Version | None = None
+    objection: str = ""
+    """To the whole run: why none of it is judged."""
 
 
 def ratio(result: WorkResult, line: Line) -> float | None:
@@ -41,9 +45,12 @@ def ratio(result: WorkResult, line: Line) -> float | None:
     return ours / theirs if ours is not None and theirs else None
 
 
-def to_json(run: Run) -> dict[str, Any]:
+def to_json(run: Run, objections: Sequence[str] = ()) -> dict[str, Any]:
+    """With all reasons why the figures should not be trusted, or not be published."""
     return {
         "format": FORMAT,
+        "code": None if run.code is None else asdict(run.code),
+        "objections": list(objections),
         "machine": asdict(run.machine),
         "settings": {
             "message_bytes": MESSAGE_BYTES,
@@ -100,13 +107,14 @@ def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def write_json(run: Run, path: Path) -> None:
+def write_json(run: Run, path: Path, objections: Sequence[str] = ()) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(to_json(run), indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(to_json(run, objections), indent=1, ensure_ascii=False) + "\n")
 
 
 def print_tables(run: Run, console: Console) -> None:
     console.print(f"\n[bold]{run.machine}[/bold]")
+    console.print(f"Holdfast {run.code}", highlight=False, markup=False)
     console.print(
         f"{MESSAGE_BYTES}-byte messages unless a title says otherwise, {run.settings.seconds:g} s a run, "
         f"median of {run.settings.rounds} interleaved round{'s' if run.settings.rounds > 1 else ''}"
@@ -166,8 +174,8 @@ def _target_table(verdicts: Sequence[Verdict]) -> Table:
             target.text,
             "–" if verdict.ours is None else number(verdict.ours),
             "" if verdict.theirs is None else number(verdict.theirs),
-            "–" if verdict.measured is None else f"{verdict.measured:.2f} {verdict.unit}",
-            f"{target.sense} {target.limit:g} {verdict.unit}",
+            "–" if verdict.measured is None else f"{number(verdict.measured)} {verdict.unit}",
+            f"{target.sense} {target.limit:,g} {verdict.unit}",
             mark,
         )
     return table

@@ -25,7 +25,7 @@ def run_work(
     lines = [Line(one.name, one.peer, one.setting, against=one.against or work.reference) for one in work.contenders]
     for line in lines:
         line.problem = _obstacle(line.peer, missing, chosen)
-    rounds = 1 if work.once else settings.rounds
+    rounds = settings.once_rounds if work.once else settings.rounds
     for number in range(1, rounds + 1):
         for contender, line in zip(work.contenders, lines, strict=True):
             if line.problem:

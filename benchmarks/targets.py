@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from benchmarks.figures import FIGURES, short
 from benchmarks.measure import WorkResult
@@ -79,24 +79,29 @@ def judge(results: Iterable[WorkResult], objection: str = "") -> list[Verdict]:
     return [_judge(target, by_name[target.ours.work], objection) for target in TARGETS if target.ours.work in by_name]
 
 
+class _Found(NamedTuple):
+    """A line's median and best round, or why there are none; `doubt` says why they are not to be judged."""
+
+    median: float | None
+    best: float | None = None
+    problem: str = ""
+    doubt: str = ""
+
+
 def _judge(target: Target, result: WorkResult, objection: str) -> Verdict:
     figure = target.ours.figure or result.work.figure
-    ours, ours_best, problem = _ours(target, result, figure)
-    theirs: float | None = None
-    theirs_best: float | None = None
-    if target.theirs is not None and not problem:
-        theirs, theirs_best, problem = _look_up(target, result, target.theirs.contender, figure)
-    verdict = Verdict(
-        target, f"× {short(target.theirs.contender)}" if target.theirs else FIGURES[figure].unit, ours, theirs
-    )
-    if ours is None or (target.theirs is not None and not theirs):
-        return replace(verdict, reason=problem)
-    measured = ours / theirs if theirs else ours
+    ours = _ours(target, result, figure)
+    theirs = _look_up(target, result, target.theirs.contender, figure) if target.theirs else _Found(None)
+    unit = f"× {short(target.theirs.contender)}" if target.theirs else FIGURES[figure].unit
+    verdict = Verdict(target, unit, ours.median, theirs.median)
+    if ours.median is None or (target.theirs and not theirs.median):
+        return replace(verdict, reason=ours.problem or theirs.problem)
+    measured = ours.median / theirs.median if theirs.median else ours.median
     # A figure that stands alone has nothing to be disturbed differently from.
-    best = ours_best / theirs_best if ours_best and theirs_best else measured
+    best = ours.best / theirs.best if ours.best and theirs.best else measured
     verdict = replace(verdict, measured=measured, measured_best=best)
-    if objection:
-        return replace(verdict, reason=objection)
+    if doubt := objection or ours.doubt or theirs.doubt:
+        return replace(verdict, reason=doubt)
     if _keeps(target, measured) != _keeps(target, best):
         return replace(verdict, reason=f"unsteady: {measured:.2f} by medians, {best:.2f} by best rounds")
     return replace(verdict, passed=_keeps(target, measured))
@@ -106,23 +111,23 @@ def _keeps(target: Target, measured: float) -> bool:
     return measured >= target.limit if target.sense == "at least" else measured <= target.limit
 
 
-_Found = tuple[float | None, float | None, str]
-
-
 def _ours(target: Target, result: WorkResult, figure: str) -> _Found:
     """Our figure; of two lines that of the better one, by medians."""
     found = _look_up(target, result, target.ours.contender, figure)
     other = _look_up(target, result, target.or_contender, figure) if target.or_contender else found
-    if found[0] is None or other[0] is None:
-        return found if other[0] is None else other
+    if found.median is None or other.median is None:
+        return found if other.median is None else other
     prefer = max if target.sense == "at least" else min
-    return prefer(found, other, key=lambda one: one[0] or 0.0)
+    return prefer(found, other, key=lambda one: one.median or 0.0)
 
 
 def _look_up(target: Target, result: WorkResult, contender: str, figure: str) -> _Found:
-    """Median and best round of a figure, or why there are none."""
     line = result.line(contender)
     value = line.median(figure) if line else None
     if line is None or value is None:
-        return None, None, f"{contender}: {(line.problem if line else '') or 'no figures'}"
-    return value, line.best(figure, "higher" if target.sense == "at least" else "lower"), ""
+        return _Found(None, problem=f"{contender}: {(line.problem if line else '') or 'no figures'}")
+    # While most rounds are undisturbed, the median lies between theirs.
+    mostly_disturbed = 2 * line.disturbed_rounds >= len(line.foreign_shares)
+    doubt = line.too_few_rounds(result.work.rounds_min) or (line.disturbance() if mostly_disturbed else "")
+    best = line.best(figure, "higher" if target.sense == "at least" else "lower")
+    return _Found(value, best, doubt=doubt)

@@ -1,6 +1,5 @@
 """Holdfast itself: one broker, several nodes as a cluster, or a pair. Each process can be killed and started again."""
 
-import hashlib
 import os
 import shutil
 import signal
@@ -13,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +45,6 @@ def version() -> str:
         return installed_version("holdfast")
     except PackageNotFoundError:
         return "unknown"
-
-
-def source_digest() -> str:
-    """Names the code that is measured: two runs with the same digest measured the same broker."""
-    found = find_spec("holdfast")
-    digest = hashlib.sha256()
-    for folder in (found.submodule_search_locations or []) if found else []:
-        for path in sorted(Path(folder).rglob("*.py")):
-            digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 @dataclass(slots=True)
