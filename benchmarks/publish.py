@@ -23,7 +23,7 @@ def known_before(settings: Settings, code: Version | None) -> list[str]:
     if code is None or code.commit is None:
         found.append("the commit of the measured code is not known")
     elif not code.is_clean:
-        found.append(f"the measured code is not that of its commit {code.commit[:12]}")
+        found.append("the measured code is not that of its commit")
     return found
 
 

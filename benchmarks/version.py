@@ -16,7 +16,7 @@ class Version:
 
     commit: str | None
     described: str | None
-    """By `git describe`: the last tag, the commits since, the commit; with `-dirty` where files were changed."""
+    """By `git describe`: the last tag, the commits since, and the commit."""
     is_clean: bool
     source: str
     """Two runs with the same digest measured the same broker."""
@@ -26,22 +26,22 @@ class Version:
 
 
 def current() -> Version:
-    package = _package()
+    found = find_spec("holdfast")
+    assert found is not None and found.origin is not None, "holdfast is not installed"
+    return of(Path(found.origin).parent)
+
+
+def of(package: Path) -> Version:
+    """The version of the package in that directory."""
     root = _git(package, "rev-parse", "--show-toplevel")
     if root is None:
         return Version(None, None, False, _digest(package))
     return Version(
         commit=_git(package, "rev-parse", "HEAD"),
-        described=_git(package, "describe", "--tags", "--always", "--dirty"),
+        described=_git(package, "describe", "--tags", "--always"),
         is_clean=_git(Path(root), "status", "--porcelain", "--", *_CODE) == "",
         source=_digest(package),
     )
-
-
-def _package() -> Path:
-    found = find_spec("holdfast")
-    assert found is not None and found.origin is not None, "holdfast is not installed"
-    return Path(found.origin).parent
 
 
 def _digest(package: Path) -> str:
