@@ -50,4 +50,4 @@ _SHORT: Final = {
 
 def short(contender: str) -> str:
     """How a line is called where others are compared with it."""
-    return _SHORT.get(contender, contender)
+    return "equal values" if contender.endswith(", equal values") else _SHORT.get(contender, contender)

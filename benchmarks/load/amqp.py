@@ -6,6 +6,7 @@ fixed 21 bytes; one with the `multiple` bit confirms everything up to its tag.
 
 import socket
 import struct
+from collections.abc import Mapping
 
 from benchmarks.load.wire import LoadFailed, connect, payload, read_exactly
 
@@ -18,6 +19,7 @@ _METHOD, _HEADER, _BODY = 1, 2, 3
 _ACK = (60, 80)
 _ACK_FRAME_BYTES = 21
 _PERSISTENT = 2
+_HAS_HEADERS, _HAS_DELIVERY_MODE = 1 << 13, 1 << 12
 
 
 def _frame(kind: int, channel: int, content: bytes) -> bytes:
@@ -74,10 +76,15 @@ def dial(port: int) -> socket.socket:
 
 
 def publish(number: int) -> bytes:
-    body = payload(number)
+    return publish_body(payload(number), {})
+
+
+def publish_body(body: bytes, headers: Mapping[str, str]) -> bytes:
     method = _method(CHANNEL, (60, 40), b"\0\0" + _short("") + _short(QUEUE) + b"\0")
-    delivery_mode = 1 << 12
-    header = struct.pack(">HHQHB", 60, 0, len(body), delivery_mode, _PERSISTENT)
+    table = b"".join(_short(name) + b"S" + _long(value.encode()) for name, value in headers.items())
+    flags = _HAS_DELIVERY_MODE | (_HAS_HEADERS if headers else 0)
+    properties = (_long(table) if headers else b"") + struct.pack(">B", _PERSISTENT)
+    header = struct.pack(">HHQH", 60, 0, len(body), flags) + properties
     return method + _frame(_HEADER, CHANNEL, header) + _frame(_BODY, CHANNEL, body)
 
 

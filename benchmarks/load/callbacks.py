@@ -1,6 +1,5 @@
 """Receivers that a broker connects to: one that takes what it can, and many of which one is stuck."""
 
-import json
 import selectors
 import socket
 import time
@@ -131,6 +130,4 @@ def _listener() -> Iterator[socket.socket]:
 def _subscribe(port: int, topic: str, listener: socket.socket, name: str, form: str, start: str) -> None:
     callback = f"{HOST}:{listener.getsockname()[1]}"
     fields = {"topic": topic, "callback": callback, "name": name, "format": form, "from": start}
-    body = json.dumps(fields).encode()
-    head = f"POST /v1/subscriptions HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-    http.ask(port, head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    http.ask(port, http.post_json("/v1/subscriptions", fields))

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.load.wire import LoadFailed, connect, payload
@@ -13,34 +13,31 @@ HEAD_BYTES_MAX = 16_384
 _HEAD_END = b"\r\n\r\n"
 
 
+def post(path: str, body: bytes, kind: str = "application/json") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def post_json(path: str, content: Any) -> bytes:
+    return post(path, json.dumps(content, separators=(",", ":")).encode())
+
+
 def publish(topic: str, count: int) -> bytes:
     """One request with `count` messages, as a client with `json.dumps` or better would send it."""
-    messages = [{"value": payload(number).decode()} for number in range(count)]
-    body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
-    head = (
-        f"POST /v1/topics/{topic}/messages HTTP/1.1\r\nHost: {HOST}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return publish_messages(topic, [{"value": payload(number).decode()} for number in range(count)])
+
+
+def publish_messages(topic: str, messages: Sequence[Mapping[str, Any]]) -> bytes:
+    return post_json(f"/v1/topics/{topic}/messages", {"messages": messages})
 
 
 def publish_batches(topic: str, batches: Sequence[bytes | bytearray], partition: int = 0) -> bytes:
     """One request with record batches as they are to be stored, one after the other."""
-    body = b"".join(batches)
-    head = (
-        f"POST /v1/topics/{topic}/partitions/{partition}/batches HTTP/1.1\r\nHost: {HOST}\r\n"
-        f"Content-Type: {BATCHES}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return post(f"/v1/topics/{topic}/partitions/{partition}/batches", b"".join(batches), BATCHES)
 
 
 def create_topic(topic: str, partitions: int) -> bytes:
-    body = json.dumps({"topic": topic, "partitions": partitions}).encode()
-    head = (
-        f"POST /v1/topics HTTP/1.1\r\nHost: {HOST}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return post_json("/v1/topics", {"topic": topic, "partitions": partitions})
 
 
 def get(path: str, accept: str = "application/json") -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.load.wire import SOCKET_TIMEOUT_S, LoadFailed, connect, payload, read_until
@@ -13,12 +14,20 @@ INBOX = "_INBOX.bench"
 # A JetStream acknowledgement is one flat JSON object: one closing brace a message.
 REPLY_MARKER = b"}"
 
-_OPTIONS = json.dumps({"verbose": False, "pedantic": False, "protocol": 1}).encode()
+_OPTIONS = json.dumps({"verbose": False, "pedantic": False, "protocol": 1, "headers": True}).encode()
 
 
-def publish(number: int, inbox: str = INBOX) -> bytes:
-    body = payload(number)
-    return b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), inbox.encode(), len(body), body)
+def publish(number: int) -> bytes:
+    return publish_with_headers(payload(number), {})
+
+
+def publish_with_headers(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """A plain publish where there are none."""
+    if not headers:
+        return b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), INBOX.encode(), len(body), body)
+    head = "NATS/1.0\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"
+    sizes = (len(head), len(head) + len(body))
+    return b"HPUB %s %s %d %d\r\n%s%s\r\n" % (SUBJECT.encode(), INBOX.encode(), *sizes, head.encode(), body)
 
 
 def dial(port: int, inbox: str = INBOX) -> socket.socket:

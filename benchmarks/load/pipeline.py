@@ -29,6 +29,8 @@ class Pipeline:
     connections: int
     seconds: float
     messages_max: int = 1 << 62
+    stamp: bytes = b""
+    """Bytes of the request in whose place each has a number of its own, as long as they are."""
 
     def __post_init__(self) -> None:
         if self.window < self.messages_per_request:
@@ -51,6 +53,7 @@ class Flow:
 class _Connection:
     socket: socket.socket
     replies: Replies
+    request: memoryview
     position: int = 0
     unacknowledged: int = 0
     wants_write: bool = False
@@ -62,7 +65,8 @@ class _Sender:
     def __init__(self, load: Pipeline, deadline: float) -> None:
         self._load = load
         self._deadline = deadline
-        self._view = memoryview(load.request)
+        # No two runs stamp alike: each takes more than a microsecond for a request.
+        self._stamp = time.time_ns() // 1000
         self.started = 0
 
     def _may_start(self, connection: _Connection) -> bool:
@@ -75,19 +79,25 @@ class _Sender:
 
     def push(self, connection: _Connection) -> bool:
         """Send what can be sent; true when the socket is full and the request is not out yet."""
-        size_bytes = len(self._view)
         while True:
             if connection.position == 0:
                 if not self._may_start(connection):
                     return False
+                self._stamp_request(connection)
                 self.started += self._load.messages_per_request
                 connection.unacknowledged += self._load.messages_per_request
             try:
-                connection.position += connection.socket.send(self._view[connection.position :])
+                connection.position += connection.socket.send(connection.request[connection.position :])
             except BlockingIOError:
                 return True
-            if connection.position == size_bytes:
+            if connection.position == len(connection.request):
                 connection.position = 0
+
+    def _stamp_request(self, connection: _Connection) -> None:
+        stamp = self._load.stamp
+        if stamp:
+            self._stamp += 1
+            connection.request = memoryview(self._load.request.replace(stamp, b"%0*d" % (len(stamp), self._stamp)))
 
 
 def run(load: Pipeline) -> Flow:
@@ -98,7 +108,7 @@ def run(load: Pipeline) -> Flow:
         for _ in range(load.connections):
             dialled = load.dial(load.port)
             dialled.setblocking(False)
-            connections[dialled.fileno()] = _Connection(dialled, load.replies())
+            connections[dialled.fileno()] = _Connection(dialled, load.replies(), memoryview(load.request))
             poller.register(dialled.fileno(), select.EPOLLIN)
         return _pump(load, poller, connections)
     finally:

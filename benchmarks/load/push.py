@@ -11,10 +11,9 @@ import socket
 import time
 from dataclasses import dataclass
 
-from benchmarks.load.http import PublishReplies
+from benchmarks.load.http import PublishReplies, post
 from benchmarks.load.pipeline import DRAIN_TIMEOUT_S, RECEIVE_BUFFER_BYTES, Flow
 from benchmarks.load.wire import LoadFailed, connect
-from benchmarks.process import HOST
 
 PAYLOAD_BYTES = 190
 _STAMP = b"ssssssss-ssss-7sss"
@@ -40,9 +39,7 @@ def request(load: PushLoad) -> bytes:
         f'"transactionId":"{_STAMP.decode()}-8000-{number:012x}"}}'
         for number in range(load.items_per_request)
     ]
-    body = '{"items":[' + ",".join(items) + "]}"
-    head = f"POST /api/v1/push HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    return post("/api/v1/push", f'{{"items":[{",".join(items)}]}}'.encode())
 
 
 class _Requests:

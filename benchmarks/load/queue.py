@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from benchmarks.load.pipeline import DRAIN_TIMEOUT_S, RECEIVE_BUFFER_BYTES, Flow
 from benchmarks.load.wire import LoadFailed, connect
-from benchmarks.process import HOST
 
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"content-length: "
@@ -22,11 +21,6 @@ class QueueLoad:
     ports: tuple[int, ...]
     requests: tuple[bytes, ...]
     seconds: float
-
-
-def request(path: str, body: str) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def _is_whole(reply: bytes) -> bool:

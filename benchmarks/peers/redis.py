@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,10 @@ def version() -> str:
     return found[1] if found else "unknown"
 
 
+def _entries(numbers: range) -> bytes:
+    return b"".join(resp.xadd(STREAM, number, entry_id(number)) for number in numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class Redis:
     server: Server
@@ -61,12 +65,12 @@ class Redis:
             seconds=seconds,
         )
 
-    def fill(self, messages: int, stream: bytes = STREAM) -> None:
+    def fill(self, messages: int, stream: bytes = STREAM, commands: Callable[[range], bytes] = _entries) -> None:
         """Entries with ids of one length, which a reader can work out for itself."""
         with resp.dial(self.port) as connection:
             for first in range(0, messages, FILL_COMMANDS):
                 numbers = range(first, min(first + FILL_COMMANDS, messages))
-                connection.sendall(b"".join(resp.xadd(stream, n, entry_id(n)) for n in numbers))
+                connection.sendall(commands(numbers))
                 answer_bytes = len(numbers) * len(b"$%d\r\n%s\r\n" % (len(entry_id(0)), entry_id(0)))
                 read_exactly(connection, answer_bytes)
         if self.stored(stream) != messages:

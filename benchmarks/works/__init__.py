@@ -3,6 +3,7 @@
 from benchmarks.measure import Work
 from benchmarks.works import (
     callbacks,
+    cases,
     cluster_catch_up,
     cluster_entries,
     cluster_failover,
@@ -31,6 +32,8 @@ ALL: tuple[Work, ...] = (
     latency.DURABLE,
     topics.TOPICS,
     memory.MEMORY,
+    cases.PUBLISH,
+    cases.READ,
     callbacks.ONE,
     callbacks.MANY,
     cluster_publish.PUBLISH,

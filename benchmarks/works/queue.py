@@ -24,7 +24,7 @@ _FILLED_AT_ONCE = 1000
 
 
 def _created(cluster: Cluster) -> int:
-    made: int = http.ask(cluster.nodes[0].http_port, queue.request("/create_queue", "{}"))["queue_id"]
+    made: int = http.ask(cluster.nodes[0].http_port, http.post_json("/create_queue", {}))["queue_id"]
     cluster.leader(f"queue-{made}")
     return made
 
@@ -40,7 +40,7 @@ def _measured(cluster: Cluster, settings: Settings, requests: list[bytes]) -> Me
 def _append(settings: Settings) -> Measured:
     with holdfast.serve_cluster(settings.directory) as cluster:
         made = _created(cluster)
-        return _measured(cluster, settings, [queue.request("/append", f'{{"queue_id":{made},"value":42}}')] * CLIENTS)
+        return _measured(cluster, settings, [http.post_json("/append", {"queue_id": made, "value": 42})] * CLIENTS)
 
 
 def _read(is_shared: bool, settings: Settings) -> Measured:
@@ -51,7 +51,7 @@ def _read(is_shared: bool, settings: Settings) -> Measured:
         for _ in range(int(per_reader / (1 if is_shared else 8)) // _FILLED_AT_ONCE):
             http.ask(port, http.publish(f"queue-{made}", _FILLED_AT_ONCE))
         clients = ["c" if is_shared else f"c{number}" for number in range(CLIENTS)]
-        requests = [queue.request("/read", f'{{"queue_id":{made},"client_id":"{client}"}}') for client in clients]
+        requests = [http.post_json("/read", {"queue_id": made, "client_id": client}) for client in clients]
         return _measured(cluster, settings, requests)
 
 
@@ -75,12 +75,12 @@ def _proxy(settings: Settings, broker_port: int) -> Iterator[int]:
 
 
 def _p50_us(settings: Settings, port: int) -> float:
-    made = http.ask(port, queue.request("/create_queue", "{}"))["queue_id"]
+    made = http.ask(port, http.post_json("/create_queue", {}))["queue_id"]
     load = ClosedLoop(
         port=port,
         dial=http.dial,
         replies=partial(http.PublishReplies, 1),
-        requests=(queue.request("/append", f'{{"queue_id":{made},"value":42}}'),),
+        requests=(http.post_json("/append", {"queue_id": made, "value": 42}),),
         seconds=settings.seconds / 2,
     )
     return generate(settings, latency.run, load).p50_us

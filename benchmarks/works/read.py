@@ -3,7 +3,7 @@
 from functools import partial
 
 from benchmarks.load import pipeline, read
-from benchmarks.load.read import HoldfastRead, RedisRead
+from benchmarks.load.read import Decode, HoldfastRead, RedisRead
 from benchmarks.measure import Contender, Measured, Settings, Work, best_shape, generate
 from benchmarks.peers import holdfast, redis
 from benchmarks.place import EVERY, Place, put
@@ -26,7 +26,7 @@ def _messages(settings: Settings) -> int:
     return MESSAGES_QUICK if settings.quick else MESSAGES
 
 
-def _holdfast(decode: bool, settings: Settings) -> Measured:
+def _holdfast(decode: Decode, settings: Settings) -> Measured:
     messages = _messages(settings)
     with holdfast.serve(settings.directory, "none") as broker:
         fill = broker.text_pipeline(TOPIC, 1, 20_000, FILL_SECONDS_MAX, messages)
@@ -40,7 +40,7 @@ def _holdfast(decode: bool, settings: Settings) -> Measured:
         return Measured({RATE: take(shape, 0).per_s}, f"{shape[0] >> 20} MiB a request, {shape[1]}")
 
 
-def _redis(decode: bool, settings: Settings) -> Measured:
+def _redis(decode: Decode, settings: Settings) -> Measured:
     messages = _messages(settings)
     with redis.serve(settings.directory, "no") as server:
         server.fill(messages)
@@ -53,7 +53,7 @@ def _redis(decode: bool, settings: Settings) -> Measured:
         return Measured({RATE: take(shape, 0).per_s}, f"COUNT {shape[0]:,}, {shape[1]}")
 
 
-def _work(name: str, title: str, decode: bool) -> Work:
+def _work(name: str, title: str, decode: Decode) -> Work:
     return Work(
         name=name,
         title=title,
@@ -67,5 +67,5 @@ def _work(name: str, title: str, decode: bool) -> Work:
     )
 
 
-BULK = _work("read", "Read back in bulk, bytes counted", decode=False)
-BULK_VALUES = _work("read-values", "Read back in bulk, values handed to Python", decode=True)
+BULK = _work("read", "Read back in bulk, bytes counted", decode="nothing")
+BULK_VALUES = _work("read-values", "Read back in bulk, values handed to Python", decode="values")

@@ -26,14 +26,21 @@ PAIR = [work.name for work in named("pair")]
 POSTGRES = [work.name for work in named("postgres")]
 # Each of these starts Spark, which tests/spark does once for all tests.
 SPARK = [work.name for family in ("spark", "pipeline") for work in named(family)]
-ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES + SPARK]
+CASES = [work.name for work in named("cases")]
+ALONE = [work.name for work in ALL if work.name not in CLUSTER + PAIR + POSTGRES + SPARK + CASES]
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("names", "only"),
-    [(ALONE, ALONE), (CLUSTER, ["cluster"]), (PAIR, ["pair"]), (POSTGRES, ["postgres"])],
-    ids=["one broker", "three nodes", "a pair", "a database"],
+    [
+        pytest.param(ALONE, ALONE, id="one broker"),
+        # test_cases has one line of each kind by day.
+        pytest.param(CASES, ["cases"], id="cases", marks=pytest.mark.night),
+        pytest.param(CLUSTER, ["cluster"], id="three nodes"),
+        pytest.param(PAIR, ["pair"], id="a pair"),
+        pytest.param(POSTGRES, ["postgres"], id="a database"),
+    ],
 )
 def test_a_quick_run_measures_every_work_and_keeps_the_result(
     tmp_path: Path, names: list[str], only: list[str]
