@@ -25,29 +25,34 @@ class Version:
         return f"{self.described or 'no commit'}{'' if self.is_clean else ', with changes'}, code {self.source}"
 
 
-def current() -> Version:
+def package() -> Path:
+    """Where the measured code is."""
     found = find_spec("holdfast")
     assert found is not None and found.origin is not None, "holdfast is not installed"
-    return of(Path(found.origin).parent)
+    return Path(found.origin).parent
 
 
-def of(package: Path) -> Version:
+def current() -> Version:
+    return of(package())
+
+
+def of(directory: Path) -> Version:
     """The version of the package in that directory."""
-    root = _git(package, "rev-parse", "--show-toplevel")
+    root = _git(directory, "rev-parse", "--show-toplevel")
     if root is None:
-        return Version(None, None, False, _digest(package))
+        return Version(None, None, False, _digest(directory))
     return Version(
-        commit=_git(package, "rev-parse", "HEAD"),
-        described=_git(package, "describe", "--tags", "--always"),
+        commit=_git(directory, "rev-parse", "HEAD"),
+        described=_git(directory, "describe", "--tags", "--always"),
         is_clean=_git(Path(root), "status", "--porcelain", "--", *_CODE) == "",
-        source=_digest(package),
+        source=_digest(directory),
     )
 
 
-def _digest(package: Path) -> str:
+def _digest(directory: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    for path in sorted(directory.rglob("*.py")):
+        digest.update(str(path.relative_to(directory)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -1,7 +1,6 @@
 """Holdfast itself: one broker, several nodes as a cluster, or a pair. Each process can be killed and started again."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ from benchmarks.load.pipeline import Pipeline
 from benchmarks.load.wire import FixedLength
 from benchmarks.peers import wait_for
 from benchmarks.process import HOST, STOP_TIMEOUT_S, Server, ServerFailed, scratch, start, stop_all
+from benchmarks.version import package
 from holdfast.testing import ports
 
 NAME = "holdfast"
-HINT = "pip install -e ."
 
 REQUEST_LINES = 1_000
 NODES = 3
@@ -31,13 +30,15 @@ LEADER_TIMEOUT_S = 30.0
 CAUGHT_UP_TIMEOUT_S = 600.0
 
 
-def binary() -> str | None:
-    beside = Path(sys.executable).parent / "holdfast"
-    return str(beside) if beside.exists() else shutil.which("holdfast")
-
-
 def missing() -> str | None:
-    return None if binary() else HINT
+    return None
+
+
+def launch(command: Sequence[str], directory: Path) -> Server:
+    """Start a command of the very code that the result names, with none of the user's own settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment["PYTHONPATH"] = str(package().parent)
+    return start([sys.executable, "-m", "holdfast.cli", *command], directory, environment)
 
 
 def version() -> str:
@@ -136,7 +137,6 @@ class Cluster:
         node.directory.mkdir(exist_ok=True)
         node.ready_path.unlink(missing_ok=True)
         command = [
-            binary() or "holdfast",
             "serve",
             *("--data", str(node.directory / "data")),
             *("--text", f"{HOST}:{node.text_port}"),
@@ -146,7 +146,7 @@ class Cluster:
             *self._membership(node),
             *self.flags.get(node.name, ()),
         ]
-        node.process = start(command, node.directory)
+        node.process = launch(command, node.directory)
 
     def _membership(self, node: Broker) -> tuple[str, ...]:
         if self.nodes == (node,):

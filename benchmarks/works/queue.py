@@ -10,7 +10,7 @@ from benchmarks.load.queue import QueueLoad
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast
 from benchmarks.peers.holdfast import Cluster
-from benchmarks.process import HOST, running, scratch
+from benchmarks.process import HOST, scratch
 from holdfast.testing.ports import free_port
 
 CLIENTS = 32
@@ -61,17 +61,13 @@ def _proxy(settings: Settings, broker_port: int) -> Iterator[int]:
     with scratch(settings.directory) as directory:
         ready_path = directory / "ready.json"
         port = free_port()
-        command = [
-            holdfast.binary() or "holdfast",
-            "proxy",
-            *("--listen", f"{HOST}:{port}"),
-            *("--groups", f"g={HOST}:{broker_port}"),
-            *("--ready-file", str(ready_path)),
-            "--quiet",
-        ]
-        with running(command, directory) as server:
+        command = ["proxy", "--listen", f"{HOST}:{port}", "--groups", f"g={HOST}:{broker_port}"]
+        server = holdfast.launch([*command, "--ready-file", str(ready_path), "--quiet"], directory)
+        try:
             server.wait_until(ready_path.exists)
             yield port
+        finally:
+            server.stop()
 
 
 def _p50_us(settings: Settings, port: int) -> float:
