@@ -23,7 +23,7 @@ KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test test-all check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
+.PHONY: run test test-all check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-short bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ check: setup  ## ruff, mypy, import contracts
 
 bench: setup  ## measure us and our peers side by side
 	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-short: setup  ## judge our speed in ten minutes, by something of every part
+	$(BIN)/python -m benchmarks --short --check $(BENCH)
 
 bench-audit: setup  ## audit 20 million records and say how long it took
 	$(BIN)/python -m benchmarks --peers "" --only pipeline-audit $(BENCH)

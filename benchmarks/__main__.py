@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from benchmarks.measure import Settings
     from benchmarks.report import Run
 
 LAST = Path(__file__).parent / "results" / "last.json"
 
-SECONDS, SECONDS_QUICK = 2.0, 0.1
-ROUNDS, ROUNDS_QUICK = 5, 1
+SECONDS, SECONDS_SHORT, SECONDS_QUICK = 2.0, 1.0, 0.1
+ROUNDS, ROUNDS_SHORT, ROUNDS_QUICK = 5, 3, 1
 
 # In a file or a pipe nothing says how wide a line may be.
 REPORT_COLUMNS = 150
@@ -27,6 +28,7 @@ MISSED, WRONG_ARGUMENTS, REFUSED = 1, 2, 3
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look, not a measurement: nothing is judged")
+    parser.add_argument("--short", action="store_true", help="ten minutes: something of every part, judged")
     parser.add_argument(
         "--only",
         action="append",
@@ -46,6 +48,21 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="where servers keep their data (default: temporary files)")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     return parser.parse_args(argv)
+
+
+def _settings(arguments: argparse.Namespace) -> "Settings":
+    from benchmarks.measure import Settings
+
+    kinds = {"quick": (SECONDS_QUICK, ROUNDS_QUICK), "short": (SECONDS_SHORT, ROUNDS_SHORT), "": (SECONDS, ROUNDS)}
+    seconds, rounds = kinds["quick" if arguments.quick else "short" if arguments.short else ""]
+    return Settings(
+        seconds=arguments.seconds or seconds,
+        rounds=arguments.rounds or rounds,
+        once_rounds=arguments.rounds or 1,
+        quick=arguments.quick,
+        short=arguments.short,
+        directory=arguments.dir,
+    )
 
 
 def _peers() -> dict[str, ModuleType]:
@@ -71,31 +88,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     from rich.console import Console
 
     from benchmarks import machine, publish, report, targets, version
-    from benchmarks.measure import Settings
     from benchmarks.rounds import run_work
     from benchmarks.works import ALL, named
 
+    works = targets.short_works(ALL) if arguments.short else list(ALL)
     if arguments.list:
-        for work in ALL:
+        for work in works:
             print(f"{work.name:22} {work.title}")
         return 0
-    wanted = arguments.only or [work.name for work in ALL]
-    names = {work.name for name in wanted for work in named(name)}
-    unknown = sorted(name for name in wanted if not named(name))
+    only: list[str] = arguments.only or []
+    wanted = {work.name for name in only for work in named(name)}
+    works = [work for work in works if work.name in wanted or not only]
+    unknown = sorted(name for name in only if not named(name))
     peers = _peers()
     chosen = {"holdfast", *filter(None, arguments.peers.split(","))}
     unknown += sorted(chosen - set(peers))
-    if unknown:
-        print(f"unknown: {', '.join(unknown)}; --list names the works", file=sys.stderr)
+    if unknown or not works:
+        print(f"unknown: {', '.join(unknown or only)}; --list names the works", file=sys.stderr)
         return WRONG_ARGUMENTS
-
-    settings = Settings(
-        seconds=arguments.seconds or (SECONDS_QUICK if arguments.quick else SECONDS),
-        rounds=arguments.rounds or (ROUNDS_QUICK if arguments.quick else ROUNDS),
-        once_rounds=arguments.rounds or 1,
-        quick=arguments.quick,
-        directory=arguments.dir,
-    )
+    settings = _settings(arguments)
     code = version.current()
     if arguments.publish and not arguments.force and (known := publish.known_before(settings, code)):
         print(f"this run could not be published: {'; '.join(known)}", file=sys.stderr)
@@ -111,13 +122,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     def say(said: str) -> None:
         progress.print(said, style="dim", markup=False, soft_wrap=True)
 
-    results = [run_work(work, settings, missing, chosen, say) for work in ALL if work.name in names]
+    results = [run_work(work, settings, missing, chosen, say) for work in works]
     objection = "a quick run is not judged" if settings.quick else ""
     if code.source != version.current().source:
         objection = described["holdfast"]["problem"] = "the broker's code changed during the run"
     described["holdfast"]["source"] = code.source
     this_machine = machine.again(this_machine, settings.directory)
-    verdicts = targets.judge(results, objection)
+    verdicts = [one for one in targets.judge(results, objection) if one.target.is_short or not settings.short]
     run = report.Run(this_machine, settings, described, results, verdicts, code, objection)
     report.print_tables(run, console)
     _write(run, arguments.json, arguments.png, console)

@@ -26,6 +26,8 @@ class Settings:
     # Of works whose single run has everything in it many times, such as fifty kills.
     once_rounds: int = 1
     quick: bool = False
+    # What is done many times in a run is done less often.
+    short: bool = False
     directory: Path | None = None
 
     @property

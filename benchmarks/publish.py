@@ -17,7 +17,7 @@ class Refused(RuntimeError):
 
 def known_before(settings: Settings, code: Version | None) -> list[str]:
     """What is wrong with a run before it begins."""
-    found = ["it is a quick run"] if settings.quick else []
+    found = ["it is a quick run"] if settings.quick else ["it is a short run"] if settings.short else []
     if settings.rounds < ROUNDS_MIN:
         found.append(f"{settings.rounds} of at least {ROUNDS_MIN} rounds")
     if code is None or code.commit is None:

@@ -57,6 +57,7 @@ def to_json(run: Run, objections: Sequence[str] = ()) -> dict[str, Any]:
             "seconds": run.settings.seconds,
             "rounds": run.settings.rounds,
             "quick": run.settings.quick,
+            "short": run.settings.short,
         },
         "peers": {name: dict(peer) for name, peer in run.peers.items()},
         "works": [_work_json(result) for result in run.results],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.figures import FIGURES, short
-from benchmarks.measure import WorkResult
+from benchmarks.measure import Work, WorkResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,13 @@ class Target:
     sense: Literal["at least", "at most"]
     limit: float
     or_contender: str = ""
+    is_short: bool = False
+    """Judged by a short run, too."""
+
+    @property
+    def contenders(self) -> set[str]:
+        """The lines of its work that it needs."""
+        return {self.ours.contender, self.theirs.contender if self.theirs else "", self.or_contender} - {""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +70,25 @@ def _target(work: str, name: str, row: Mapping[str, Any]) -> Target:
         sense="at least" if "at_least" in row else "at most",
         limit=row["at_least"] if "at_least" in row else row["at_most"],
         or_contender=row.get("or", ""),
+        is_short=row.get("short", False),
     )
 
 
 _TABLE: Mapping[str, Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 TARGETS = tuple(_target(work, name, row) for work, rows in _TABLE.items() for name, row in rows.items())
+
+
+def short_works(works: Iterable[Work]) -> list[Work]:
+    """What a short run judges: each work with the lines that its targets need."""
+    needed: dict[str, set[str]] = {}
+    for target in TARGETS:
+        if target.is_short:
+            needed.setdefault(target.ours.work, set()).update(target.contenders)
+    return [
+        replace(work, contenders=tuple(one for one in work.contenders if one.name in needed[work.name]))
+        for work in works
+        if work.name in needed
+    ]
 
 
 def judge(results: Iterable[WorkResult], objection: str = "") -> list[Verdict]:

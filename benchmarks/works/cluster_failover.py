@@ -21,6 +21,7 @@ WORST = "worst_ms"
 
 TOPIC = "bench"
 TIMES = {signal.SIGKILL: 50, signal.SIGTERM: 20}
+TIMES_SHORT = 10
 TIMES_QUICK = 1
 # The others have the machine for themselves this long before the node is started again.
 AWAY_S, AWAY_S_QUICK = 1.0, 0.2
@@ -46,7 +47,7 @@ def _end_and_bring_back(cluster: Cluster, leader: Broker, how: signal.Signals, a
 
 
 def _run(how: signal.Signals, client: Client, settings: Settings) -> Measured:
-    times = TIMES_QUICK if settings.quick else TIMES[how]
+    times = TIMES_QUICK if settings.quick else TIMES_SHORT if settings.short else TIMES[how]
     away_s = AWAY_S_QUICK if settings.quick else AWAY_S
     settle_s = SETTLE_S_QUICK if settings.quick else SETTLE_S
     with holdfast.serve_cluster(settings.directory) as cluster:

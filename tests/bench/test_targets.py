@@ -2,7 +2,7 @@
 
 import pytest
 from benchmarks.measure import Contender, Line, Measured, Settings, Work, WorkResult
-from benchmarks.targets import TARGETS, Target, judge
+from benchmarks.targets import TARGETS, Target, judge, short_works
 from benchmarks.works import ALL
 
 
@@ -86,6 +86,31 @@ def test_the_better_of_two_ways_counts(text: list[float], http: list[float]) -> 
     lines = {"Holdfast text": text, "Holdfast HTTP batches": http, "NATS JetStream R3": [1.0]}
     verdict = _verdict("cluster-publish-nats", _result("cluster-publish", lines))
     assert (verdict.ours, verdict.measured, verdict.passed) == (12.0, 12.0, True)
+
+
+def test_a_short_run_has_every_line_that_its_targets_need() -> None:
+    works = {work.name: {one.name for one in work.contenders} for work in short_works(ALL)}
+    short = [target for target in TARGETS if target.is_short]
+    assert all(target.contenders <= works[target.ours.work] for target in short)
+    assert sum(map(len, works.values())) < 25
+    # Something of every part that has targets at all.
+    parts = {target.ours.work.partition("-")[0] for target in TARGETS}
+    assert parts == {name.partition("-")[0] for name in works}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "shares", "reason"),
+    [
+        ([5.0, 5.0], [0.0, 0.0], "2 of at least 3 rounds"),
+        ([5.0] * 4, [0.5, 0.2, 0.0, 0.0], "others had up to 50% of the machine in 2 of 4 rounds"),
+        ([5.0] * 3, [0.0, 0.5, 0.0], ""),
+    ],
+)
+def test_few_or_mostly_disturbed_rounds_are_not_judged(rounds: list[float], shares: list[float], reason: str) -> None:
+    result = _result("publish-durable", {"Holdfast text": [5.0], "Redis Streams": [1.0]})
+    result.lines[0].rounds, result.lines[0].foreign_shares = {"msg_per_s": rounds}, shares
+    verdict = _verdict("text-durable", result)
+    assert (verdict.reason, verdict.passed) == (reason, None if reason else True)
 
 
 def test_works_that_were_not_run_have_no_verdict() -> None:
