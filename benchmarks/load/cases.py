@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from benchmarks.load import amqp, http, nats, resp
+from benchmarks.load.pipeline import Renew
 from benchmarks.load.wire import MESSAGE_BYTES, payload
 
 STAMP: Final = b"#" * 16
@@ -41,8 +42,8 @@ class Case:
     partitions: int = 1
 
     @property
-    def stamp(self) -> bytes:
-        return STAMP if self.has_ids else b""
+    def renewed(self) -> Renew | None:
+        return _stamped if self.has_ids else None
 
     @property
     def value_bytes(self) -> float:
@@ -62,6 +63,10 @@ WITH_HEADERS: Final = Case("headers", has_headers=True)
 WITH_IDS: Final = Case("ids", has_ids=True)
 PARTITIONS: Final = Case("64 partitions", partitions=MANY_PARTITIONS)
 KEYED_PARTITIONS: Final = Case("keys, 64 partitions", has_keys=True, partitions=MANY_PARTITIONS)
+
+
+def _stamped(request: bytes, number: int) -> bytes:
+    return request.replace(STAMP, b"%0*d" % (len(STAMP), number))
 
 
 def key(number: int) -> str:

@@ -20,9 +20,9 @@ STALL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """One request for each connection, sent over and over."""
+    """One request for each connection, sent over and over; connections are spread over the ports."""
 
-    port: int
+    ports: tuple[int, ...]
     dial: Dial
     replies: NewReplies
     requests: tuple[bytes, ...]
@@ -46,7 +46,7 @@ def quantile(ordered: "array[int] | list[int]", share: float) -> float:
 
 
 def run(load: ClosedLoop) -> Latencies:
-    connections = [load.dial(load.port) for _ in load.requests]
+    connections = [load.dial(load.ports[number % len(load.ports)]) for number in range(len(load.requests))]
     try:
         measure = _one if len(connections) == 1 else _many
         measure(load, connections, load.warmup_seconds)

@@ -8,12 +8,16 @@ costs a few system calls per thousand messages and the server is the one that is
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.load.wire import Dial, LoadFailed, NewReplies, Replies
 
 RECEIVE_BUFFER_BYTES = 1 << 20
 DRAIN_TIMEOUT_S = 60.0
+
+
+Renew = Callable[[bytes, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Pipeline:
     connections: int
     seconds: float
     messages_max: int = 1 << 62
-    stamp: bytes = b""
-    """Bytes of the request in whose place each has a number of its own, as long as they are."""
+    renewed: Renew | None = None
+    """Makes another request of `request`, with a number that no other has, where each is to have ids of its own."""
 
     def __post_init__(self) -> None:
         if self.window < self.messages_per_request:
@@ -65,8 +69,8 @@ class _Sender:
     def __init__(self, load: Pipeline, deadline: float) -> None:
         self._load = load
         self._deadline = deadline
-        # No two runs stamp alike: each takes more than a microsecond for a request.
-        self._stamp = time.time_ns() // 1000
+        # Microseconds now: no run takes less than one for a request, so no later run has the same numbers.
+        self._number = time.time_ns() // 1000
         self.started = 0
 
     def _may_start(self, connection: _Connection) -> bool:
@@ -83,7 +87,7 @@ class _Sender:
             if connection.position == 0:
                 if not self._may_start(connection):
                     return False
-                self._stamp_request(connection)
+                self._renew(connection)
                 self.started += self._load.messages_per_request
                 connection.unacknowledged += self._load.messages_per_request
             try:
@@ -93,11 +97,10 @@ class _Sender:
             if connection.position == len(connection.request):
                 connection.position = 0
 
-    def _stamp_request(self, connection: _Connection) -> None:
-        stamp = self._load.stamp
-        if stamp:
-            self._stamp += 1
-            connection.request = memoryview(self._load.request.replace(stamp, b"%0*d" % (len(stamp), self._stamp)))
+    def _renew(self, connection: _Connection) -> None:
+        if self._load.renewed is not None:
+            self._number += 1
+            connection.request = memoryview(self._load.renewed(self._load.request, self._number))
 
 
 def run(load: Pipeline) -> Flow:

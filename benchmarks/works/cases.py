@@ -50,7 +50,7 @@ def _text(case: Case, settings: Settings) -> Measured:
     with holdfast.serve(settings.directory, "group") as broker:
         broker.create(TOPIC, partitions=case.partitions)
         load = broker.text_pipeline(TOPIC, 1, 20_000, settings.seconds)
-        load = replace(load, request=cases.text_lines(case, TOPIC, load.messages_per_request), stamp=case.stamp)
+        load = replace(load, request=cases.text_lines(case, TOPIC, load.messages_per_request), renewed=case.renewed)
         return _measured(case, settings, load, broker.server.cpu_s, partial(broker.stored, TOPIC))
 
 
@@ -63,7 +63,7 @@ def _http(case: Case, settings: Settings) -> Measured:
 
 def _http_load(case: Case, broker: holdfast.Broker, seconds: float, messages_max: int = 1 << 62) -> Pipeline:
     request = cases.http_request(case, TOPIC, HTTP_MESSAGES)
-    return replace(broker.http_pipeline(request, HTTP_MESSAGES, 1, 2, seconds, messages_max), stamp=case.stamp)
+    return replace(broker.http_pipeline(request, HTTP_MESSAGES, 1, 2, seconds, messages_max), renewed=case.renewed)
 
 
 def _redis(case: Case, settings: Settings) -> Measured:
@@ -77,7 +77,7 @@ def _redis(case: Case, settings: Settings) -> Measured:
 def _nats(case: Case, settings: Settings) -> Measured:
     with nats.serve(settings.directory, "always if known") as server:
         load = server.pipeline(20_000, 1_000, settings.seconds)
-        load = replace(load, request=cases.nats_publishes(case, load.messages_per_request), stamp=case.stamp)
+        load = replace(load, request=cases.nats_publishes(case, load.messages_per_request), renewed=case.renewed)
         measured = _measured(case, settings, load, server.cpu_s, server.stored)
         return replace(measured, note=f"{measured.note}; {server.durability}", weaker=not server.is_synced)
 

@@ -34,7 +34,7 @@ def text_latencies(
 ) -> dict[str, float]:
     """One connection for each topic named, each with one line under way."""
     load = ClosedLoop(
-        port=broker.text_port,
+        ports=(broker.text_port,),
         dial=text.dial,
         replies=partial(FixedLength, text.PUBACK),
         requests=tuple(text.publish(topic) for topic in topics),
@@ -45,7 +45,7 @@ def text_latencies(
 
 def nats_load(port: int, seconds: float) -> ClosedLoop:
     return ClosedLoop(
-        port=port,
+        ports=(port,),
         dial=nats.dial,
         replies=partial(Marker, nats.REPLY_MARKER),
         requests=(nats.publish(0),),
@@ -61,7 +61,7 @@ def holdfast_text(sync: str, topics: Sequence[str], place: Place, settings: Sett
 def redis_streams(fsync: str, streams: Sequence[str], place: Place, settings: Settings) -> Measured:
     with redis.serve(settings.directory, fsync) as server:
         load = ClosedLoop(
-            port=server.port,
+            ports=(server.port,),
             dial=resp.dial,
             replies=partial(Marker, resp.REPLY_MARKER),
             requests=tuple(resp.xadd(stream.encode(), 0) for stream in streams),
@@ -73,7 +73,7 @@ def redis_streams(fsync: str, streams: Sequence[str], place: Place, settings: Se
 def _http(sync: str, settings: Settings) -> Measured:
     with holdfast.serve(settings.directory, sync) as broker:
         load = ClosedLoop(
-            port=broker.http_port,
+            ports=(broker.http_port,),
             dial=http.dial,
             replies=partial(http.PublishReplies, 1),
             requests=(http.publish("bench", 1),),

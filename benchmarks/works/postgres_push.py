@@ -4,18 +4,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from benchmarks.load import http, pipeline, push, steady
 from benchmarks.load.background import Running, background
 from benchmarks.load.pipeline import Flow
-from benchmarks.load.push import PushLoad
 from benchmarks.load.steady import Answers, Steady
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast, wait_for
 from benchmarks.peers.holdfast import Broker
+from benchmarks.watch import family
 from benchmarks.works.publish import CPU, RATE, verify
 
 REPLAY = "replayed_per_s"
@@ -34,8 +34,8 @@ def _push(connections: int, items: int, settings: Settings) -> Measured:
         broker.create("bench", "probe", partitions=PARTITIONS)
 
         def put_on(queue: str, seconds: float) -> Flow:
-            load = PushLoad(broker.http_port, queue, PARTITIONS, connections, items, seconds)
-            return generate(settings, push.run, load)
+            load = push.load(broker.http_port, queue, PARTITIONS, connections, items, seconds)
+            return generate(settings, pipeline.run, load)
 
         # A database that has just been made has everything to do for the first time.
         put_on("probe", settings.probe_seconds)
@@ -75,28 +75,28 @@ def _away(what: str, settings: Settings) -> Measured:
 
 
 def _flow(what: str, broker: Broker, settings: Settings) -> Flow:
+    load = push.load(broker.http_port, "bench", PARTITIONS, 10, MANY, settings.seconds)
     if what == PLAIN:
-        values = broker.http_pipeline(http.publish("bench", MANY), MANY, 10, 1, settings.seconds)
-        return generate(settings, pipeline.run, values)
-    return generate(settings, push.run, PushLoad(broker.http_port, "bench", PARTITIONS, 10, MANY, settings.seconds))
+        load = broker.http_pipeline(http.publish("bench", MANY), MANY, 10, 1, settings.seconds)
+    return generate(settings, pipeline.run, load)
 
 
 @contextmanager
 def _silent(broker_pid: int) -> Iterator[None]:
     """The database of a broker says nothing any more: killed, it would be started again."""
-    database = next(pid for pid in _children(broker_pid) if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    pids = [database, *_children(database)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    children = family(broker_pid)[1:]
+    pids = family(next(pid for pid in children if b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes()))
+    _signal(pids, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        _signal(pids, signal.SIGCONT)
 
 
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a worker of the database that has ended
+            os.kill(pid, number)
 
 
 MANY_A_REQUEST = Work(

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from benchmarks.load import http, latency, queue
+from benchmarks.load import http, latency
 from benchmarks.load.latency import ClosedLoop
-from benchmarks.load.queue import QueueLoad
+from benchmarks.load.wire import LoadFailed
 from benchmarks.measure import Contender, Measured, Settings, Work, generate
 from benchmarks.peers import holdfast
 from benchmarks.peers.holdfast import Cluster
@@ -21,6 +21,7 @@ SHARED = "Holdfast, one pointer for all clients"
 # More than can be read in the time that a run has.
 _MESSAGES_PER_S = 40_000
 _FILLED_AT_ONCE = 1000
+_NOTHING = b'"message_id":null'
 
 
 def _created(cluster: Cluster) -> int:
@@ -29,18 +30,36 @@ def _created(cluster: Cluster) -> int:
     return made
 
 
-def _measured(cluster: Cluster, settings: Settings, requests: list[bytes]) -> Measured:
-    ports = tuple(node.http_port for node in cluster.nodes)
-    cpu_s = cluster.cpu_s()
-    flow = generate(settings, queue.run, QueueLoad(ports, tuple(requests), settings.seconds))
-    used = (cluster.cpu_s() - cpu_s) / flow.messages * 1_000_000
-    return Measured({"msg_per_s": flow.messages / flow.seconds, "cpu_us_per_msg": used}, f"{len(requests)} clients")
+class _Reads(http.PublishReplies):
+    """A read that finds nothing is no message."""
+
+    def feed(self, buffer: bytearray, size_bytes: int) -> int:
+        if buffer.find(_NOTHING, 0, size_bytes) >= 0:
+            raise LoadFailed("everything was read before the time was over")
+        return super().feed(buffer, size_bytes)
+
+
+def _measured(
+    cluster: Cluster, settings: Settings, requests: list[bytes], replies: type[http.PublishReplies]
+) -> Measured:
+    load = ClosedLoop(
+        ports=tuple(node.http_port for node in cluster.nodes),
+        dial=http.dial,
+        replies=partial(replies, 1),
+        requests=tuple(requests),
+        seconds=settings.seconds,
+        warmup_seconds=0,
+    )
+    before_s = cluster.cpu_s()
+    found = generate(settings, latency.run, load)
+    used_us = (cluster.cpu_s() - before_s) / found.messages * 1e6
+    return Measured({"msg_per_s": found.per_s, "cpu_us_per_msg": used_us}, f"{len(requests)} clients")
 
 
 def _append(settings: Settings) -> Measured:
     with holdfast.serve_cluster(settings.directory) as cluster:
-        made = _created(cluster)
-        return _measured(cluster, settings, [http.post_json("/append", {"queue_id": made, "value": 42})] * CLIENTS)
+        request = http.post_json("/append", {"queue_id": _created(cluster), "value": 42})
+        return _measured(cluster, settings, [request] * CLIENTS, http.PublishReplies)
 
 
 def _read(is_shared: bool, settings: Settings) -> Measured:
@@ -52,7 +71,7 @@ def _read(is_shared: bool, settings: Settings) -> Measured:
             http.ask(port, http.publish(f"queue-{made}", _FILLED_AT_ONCE))
         clients = ["c" if is_shared else f"c{number}" for number in range(CLIENTS)]
         requests = [http.post_json("/read", {"queue_id": made, "client_id": client}) for client in clients]
-        return _measured(cluster, settings, requests)
+        return _measured(cluster, settings, requests, _Reads)
 
 
 @contextmanager
@@ -73,7 +92,7 @@ def _proxy(settings: Settings, broker_port: int) -> Iterator[int]:
 def _p50_us(settings: Settings, port: int) -> float:
     made = http.ask(port, http.post_json("/create_queue", {}))["queue_id"]
     load = ClosedLoop(
-        port=port,
+        ports=(port,),
         dial=http.dial,
         replies=partial(http.PublishReplies, 1),
         requests=(http.post_json("/append", {"queue_id": made, "value": 42}),),

@@ -50,12 +50,16 @@ def test_text_lines_have_the_ids_of_their_case() -> None:
     assert cases.text_lines(LENGTHS, "t", 2) == b"".join(b"PUBLISH|t|%s\n" % LENGTHS.value(n) for n in range(2))
 
 
-def test_only_ids_are_stamped() -> None:
+def test_each_request_has_new_ids_and_nothing_else_is_changed() -> None:
     for case in (PLAIN, LENGTHS, WITH_HEADERS, KEYED_PARTITIONS):
-        assert case.stamp == b""
+        assert case.renewed is None
         assert STAMP not in cases.http_request(case, "t", 10)
-    assert cases.http_request(WITH_IDS, "t", 10).count(WITH_IDS.stamp) == 10
-    assert cases.nats_publishes(WITH_IDS, 10).count(WITH_IDS.stamp) == 10
+    for request in (cases.http_request(WITH_IDS, "t", 10), cases.nats_publishes(WITH_IDS, 10)):
+        assert WITH_IDS.renewed is not None
+        assert request.count(STAMP) == 10
+        one, other = (WITH_IDS.renewed(request, number) for number in (7, 1_790_000_000_000_000))
+        assert (len(one), len(other), one == other) == (len(request), len(request), False)
+        assert one.replace(b"%016d" % 7, STAMP) == request
 
 
 def test_redis_streams_stand_for_partitions_and_fields_for_keys_and_headers() -> None:
