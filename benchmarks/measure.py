@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from benchmarks.figures import Better
+from benchmarks.figures import FIGURES, Better
 from benchmarks.load.background import in_child
 from benchmarks.load.pipeline import Flow
 from benchmarks.quiet import FOREIGN_SHARE_MAX
@@ -69,10 +69,13 @@ class Work:
     name: str
     title: str
     figure: str
-    better: Better
     contenders: tuple[Contender, ...]
     reference: str
     once: bool = False
+
+    @property
+    def better(self) -> Better:
+        return FIGURES[self.figure].better
 
     @property
     def rounds_min(self) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 
 from benchmarks.load import http, text
-from benchmarks.load.wire import SOCKET_TIMEOUT_S, LoadFailed, read_until
+from benchmarks.load.wire import SOCKET_TIMEOUT_S, LoadFailed, read_exactly, read_until
 from benchmarks.process import HOST
 from holdfast.testing.ports import free_port
 
@@ -83,7 +83,7 @@ def run_crowd(spec: Crowd) -> Delays:
                 selector.register(connection, selectors.EVENT_READ)
         filling = max(1, spec.fill_bytes // 1000)
         publisher.sendall(b"PUBLISH|%s|%s\n" % (spec.topic.encode(), b"x" * 1000) * filling)
-        _read_exactly(publisher, len(text.PUBACK) * filling)
+        read_exactly(publisher, len(text.PUBACK) * filling)
         _collect(selector, well * filling)
         delays: list[float] = []
         for number in range(spec.messages):
@@ -113,11 +113,6 @@ def _collect(selector: selectors.BaseSelector, messages: int) -> list[float]:
         if time.perf_counter() > deadline:
             raise LoadFailed(f"{len(came)} of {messages} deliveries came within {SOCKET_TIMEOUT_S:.0f} s")
     return came
-
-
-def _read_exactly(connection: socket.socket, size: int) -> None:
-    while size > 0:
-        size -= len(connection.recv(min(size, _READ_BYTES)))
 
 
 @contextmanager

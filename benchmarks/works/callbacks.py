@@ -58,7 +58,6 @@ ONE = Work(
     name="callbacks-one",
     title="A callback: 100-byte messages to one receiver, acknowledged many together",
     figure=RATE,
-    better="higher",
     reference=PLAIN,
     contenders=(
         Contender(PLAIN, holdfast.NAME, "--sync group", partial(_one, "plain")),
@@ -70,7 +69,6 @@ MANY = Work(
     name="callbacks-many",
     title="Callbacks: one message to 1,000 receivers; a stuck one neither reads nor acknowledges",
     figure=P99,
-    better="lower",
     reference=ALL_WELL,
     once=True,
     contenders=(

@@ -126,7 +126,6 @@ PUBLISH = Work(
     name="cases-publish",
     title="Publish, pipelined: what keys, headers, ids, many lengths and partitions cost (100 bytes on the average)",
     figure=RATE,
-    better="higher",
     reference=f"{HTTP}, {PLAIN.name}",
     contenders=(
         *_lines(TEXT, holdfast.NAME, "--sync group", _text, LENGTHS, WITH_IDS, PARTITIONS),
@@ -147,7 +146,6 @@ READ = Work(
     name="cases-read",
     title="Read back in bulk, in Python's hands: what keys, headers, ids and many lengths cost",
     figure=RATE,
-    better="higher",
     reference=f"{VALUES}, {PLAIN.name}",
     contenders=(
         *_lines(VALUES, holdfast.NAME, "HTTP, stored batches", partial(_read, "values"), LENGTHS),

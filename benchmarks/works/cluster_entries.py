@@ -30,7 +30,6 @@ ENTRIES = Work(
     name="cluster-entries",
     title="Three nodes: 1 KiB messages, each an entry of its own, pipelined",
     figure=RATE,
-    better="higher",
     reference=LINE,
     contenders=(Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, ENTRY_SHAPES)),),
 )
@@ -39,7 +38,6 @@ BULK = Work(
     name="cluster-bulk",
     title="Three nodes: batches of 64 KiB (64 messages of 1 KiB), pipelined",
     figure=MB_RATE,
-    better="higher",
     reference=LINE,
     contenders=(Contender(LINE, holdfast.NAME, "--sync group on all three", partial(_run, BULK_SHAPES)),),
 )

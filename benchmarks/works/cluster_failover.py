@@ -78,7 +78,6 @@ def _work(name: str, title: str, how: signal.Signals) -> Work:
         name=name,
         title=title,
         figure=MEDIAN,
-        better="lower",
         reference=PYTHON_CLIENT,
         once=True,
         contenders=(

@@ -75,7 +75,6 @@ IDLE = Work(
     name="cluster-idle",
     title="Three nodes: idle partitions",
     figure=CPU_SHARE,
-    better="lower",
     reference=LINE,
     once=True,
     contenders=(Contender(LINE, holdfast.NAME, "on each node", _run),),

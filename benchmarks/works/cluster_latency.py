@@ -29,7 +29,6 @@ LATENCY = Work(
     name="cluster-latency",
     title="Three nodes: one message at a time, acknowledged",
     figure=P50,
-    better="lower",
     reference=LEADER,
     contenders=(
         Contender(LEADER, holdfast.NAME, "--sync group on all three", partial(_holdfast, True)),

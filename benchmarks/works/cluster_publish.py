@@ -93,7 +93,6 @@ PUBLISH = Work(
     name="cluster-publish",
     title="Three nodes: publish 100-byte messages, pipelined, in the batches that suit each best",
     figure=RATE,
-    better="higher",
     reference=NATS,
     contenders=(
         Contender(TEXT, holdfast.NAME, "--sync group on all three", _text),

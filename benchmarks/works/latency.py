@@ -118,7 +118,6 @@ NO_SYNC = Work(
     name="latency-nosync",
     title="One message at a time, acknowledged, no fsync",
     figure=P50,
-    better="lower",
     reference="Redis Streams",
     contenders=_contenders("none", "no", durable=False),
 )
@@ -127,7 +126,6 @@ DURABLE = Work(
     name="latency-durable",
     title="One message at a time, fsync before the answer",
     figure=P50,
-    better="lower",
     reference="Redis Streams",
     contenders=_contenders("group", "always", durable=True),
 )

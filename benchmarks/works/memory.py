@@ -49,7 +49,6 @@ MEMORY = Work(
     name="memory",
     title="Resident memory of the server",
     figure=RSS,
-    better="lower",
     reference="Redis Streams, 10 million messages",
     once=True,
     contenders=(

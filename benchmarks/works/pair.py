@@ -29,7 +29,6 @@ PUBLISH = Work(
     name="pair-publish",
     title="A pair: 100-byte messages, pipelined, acknowledged by both",
     figure=RATE,
-    better="higher",
     reference=DISK,
     contenders=(
         Contender(DISK, holdfast.NAME, "--sync group on both", partial(_publish, "group")),
@@ -41,7 +40,6 @@ LATENCY = Work(
     name="pair-latency",
     title="A pair: one message at a time, acknowledged by both",
     figure=P50,
-    better="lower",
     reference=DISK,
     contenders=(
         Contender(DISK, holdfast.NAME, "--sync group on both", partial(_latency, "group")),

@@ -86,7 +86,6 @@ def _work(name: str, title: str, how: signal.Signals) -> Work:
         name=name,
         title=title,
         figure=MEDIAN,
-        better="lower",
         reference=LINE,
         once=True,
         contenders=(Contender(LINE, holdfast.NAME, "--heartbeat-ms 1000 --misses 3", partial(_failover, how)),),
@@ -103,7 +102,6 @@ COMPUTING = Work(
     name="pair-computing",
     title="A pair that computes 50 to 150 ms for each message: what clients wait for an answer",
     figure=MEDIAN,
-    better="lower",
     reference=ACKNOWLEDGED,
     once=True,
     contenders=tuple(

@@ -103,7 +103,6 @@ MANY_A_REQUEST = Work(
     name="postgres-push-1000",
     title="Push over a PostgreSQL, 1,000 items of 190 bytes a request, each with a transaction id",
     figure=RATE,
-    better="higher",
     reference=OURS,
     contenders=(Contender(OURS, holdfast.NAME, _SETTING, partial(_push, 10, MANY)),),
 )
@@ -111,7 +110,6 @@ ONE_A_REQUEST = Work(
     name="postgres-push-1",
     title="Push over a PostgreSQL, one item of 190 bytes a request, 64 connections",
     figure=RATE,
-    better="higher",
     reference=OURS,
     contenders=(Contender(OURS, holdfast.NAME, _SETTING, partial(_push, 64, 1)),),
 )
@@ -119,7 +117,6 @@ AWAY = Work(
     name="postgres-push-away",
     title="Push while the PostgreSQL is silent, 1,000 items of 190 bytes a request, synced; and storing them then",
     figure=RATE,
-    better="higher",
     reference=OURS,
     contenders=tuple(
         Contender(what, holdfast.NAME, _SETTING, partial(_away, what)) for what in (OURS, PLAIN, BESIDE_LIVE)

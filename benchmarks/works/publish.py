@@ -155,7 +155,6 @@ DURABLE = Work(
     name="publish-durable",
     title="Publish, pipelined, fsync before the acknowledgement",
     figure=RATE,
-    better="higher",
     reference="Redis Streams",
     contenders=(
         Contender("Holdfast text", holdfast.NAME, "--sync group", partial(_text, "group", TEXT_SHAPES)),
@@ -172,7 +171,6 @@ NO_SYNC = Work(
     name="publish-nosync",
     title="Publish, pipelined, the disk in its own time",
     figure=RATE,
-    better="higher",
     reference="Redis Streams",
     contenders=(
         Contender("Holdfast text", holdfast.NAME, "--sync none", partial(_text, "none", TEXT_SHAPES)),

@@ -117,7 +117,6 @@ APPENDS = Work(
     name="queue-append",
     title="Three nodes, numbered queues: one append a request",
     figure="msg_per_s",
-    better="higher",
     reference=APPEND,
     contenders=(Contender(APPEND, holdfast.NAME, "--sync group on all three", _append),),
 )
@@ -125,7 +124,6 @@ READS = Work(
     name="queue-read",
     title="Three nodes, numbered queues: one read a request",
     figure="msg_per_s",
-    better="higher",
     reference=SHARED,
     contenders=(
         Contender(SHARED, holdfast.NAME, "--sync group on all three", partial(_read, True)),
@@ -136,7 +134,6 @@ PROXY = Work(
     name="proxy",
     title="One append at a time through a proxy: what it adds to the p50",
     figure="added_us",
-    better="lower",
     reference=PROXIED,
     contenders=(Contender(PROXIED, holdfast.NAME, "--sync none", _proxied),),
 )

@@ -58,7 +58,6 @@ def _work(name: str, title: str, decode: Decode) -> Work:
         name=name,
         title=title,
         figure=RATE,
-        better="higher",
         reference="Redis Streams",
         contenders=(
             Contender("Holdfast", holdfast.NAME, "HTTP, stored batches", partial(_holdfast, decode)),

@@ -41,7 +41,6 @@ COUNT = Work(
     name="spark-source-count",
     title="Spark counts a topic, and the same rows in Parquet files",
     figure=RATE,
-    better="higher",
     reference=PARQUET,
     contenders=(
         _source(RATE, spark.count_source),
@@ -52,7 +51,6 @@ WRITE = Work(
     name="spark-source-parquet",
     title="Spark streams a topic to Parquet files, availableNow",
     figure=RATE,
-    better="higher",
     reference=SOURCE,
     contenders=(_source(RATE, spark.to_parquet),),
 )
@@ -60,7 +58,6 @@ SINK_WORK = Work(
     name="spark-sink",
     title="Spark writes rows to a topic, exactly once",
     figure=RATE,
-    better="higher",
     reference=SINK,
     contenders=(Contender(SINK, holdfast.NAME, "over TCP", partial(_run, RATE, spark.to_topic, RUNS)),),
 )
@@ -68,7 +65,6 @@ MICRO_BATCH = Work(
     name="spark-microbatch",
     title="A micro-batch of a stream, trigger to commit",
     figure=P50,
-    better="lower",
     reference=SOURCE,
     contenders=(_source(P50, spark.micro_batches, BATCHES),),
 )
@@ -76,7 +72,6 @@ FIRST_ROW = Work(
     name="spark-start",
     title="From the start of a driver to its first row, with a class archive",
     figure=START,
-    better="lower",
     reference=SOURCE,
     contenders=(_source(START, spark.first_row, 1),),
 )

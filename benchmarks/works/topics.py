@@ -56,7 +56,6 @@ TOPICS = Work(
     name="topics",
     title="One message at a time on each of many topics",
     figure=P50,
-    better="lower",
     reference=_ours(1),
     contenders=_contenders(),
 )

@@ -16,7 +16,6 @@ def _result(work_name: str, lines: dict[str, list[float]], figure: str = "msg_pe
         name=work_name,
         title=real.title,
         figure=figure,
-        better=real.better,
         reference=real.reference,
         contenders=tuple(Contender(name, "holdfast", "", _never) for name in lines),
     )
