@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,36 +40,6 @@ def _free_ports(nodes: int) -> tuple[int, socket.socket]:
     finally:
         for each in refused:
             each.close()
-
-
-class NamespacedNode(NodeProcess):
-    """A node that runs in a network namespace of its own, on an address of its own."""
-
-    def __init__(self, id: str, directory: Path, network: Network, index: int) -> None:
-        super().__init__(id, directory, port_scheme.of_node(_PORTS, index))
-        host = network.host(index)
-        self.text, self.http, self.peer = (
-            address.replace(port_scheme.HOST, host) for address in (self.text, self.http, self.peer)
-        )
-        self._wrapper = network.entering(index)
-        # What it finds in its environment beside what everybody does.
-        self.environment: dict[str, str] = {}
-
-    def spawn(self) -> None:
-        self._ready_file.unlink(missing_ok=True)
-        command = [*self._wrapper, sys.executable, "-m", "holdfast.testing.leash", str(os.getpid()), "serve"]
-        command += ["--config", str(self._settings_file), "--ready-file", str(self._ready_file)]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**environment, "HOLDFAST_QUIET": "1", **self.environment},
-                start_new_session=True,
-            )
-        self.is_paused = False
 
 
 class ChaosCluster(LocalCluster):
@@ -107,10 +76,27 @@ class ChaosCluster(LocalCluster):
             super()._make_nodes()
             return
         self.network = self._make_network(self._count)
-        self.nodes = [NamespacedNode(f"n{index + 1}", self.data, self.network, index) for index in range(self._count)]
+        self.nodes = [self._namespaced(self.network, index) for index in range(self._count)]
         peers = [f"{node.id}={node.peer}" for node in self.nodes]
         for node in self.nodes:
             node.write_settings(peers, self._settings)
+
+    def _namespaced(self, network: Network, index: int) -> NodeProcess:
+        """A node in a network namespace of its own, on an address of its own."""
+        id = f"n{index + 1}"
+        ports = port_scheme.of_node(_PORTS, index)
+        return NodeProcess(
+            id,
+            self.data,
+            ports,
+            host=network.host(index),
+            wrapper=network.entering(index),
+            environment=self._environment_of(id),
+        )
+
+    def _environment_of(self, id: str) -> Mapping[str, str]:
+        """What a node finds in its environment beside what everybody does."""
+        return {}
 
     def _make_network(self, nodes: int) -> Network:
         return Network(nodes)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from chaos.cluster import ChaosCluster, NamespacedNode
+from chaos.cluster import ChaosCluster
 from chaos.commands import CannotBreak, missing
 from chaos.mixed.clocks import Clock, forget
 from chaos.mixed.wires import Wires
@@ -52,13 +52,9 @@ class MixedCluster(ChaosCluster):
         assert isinstance(self.network, Wires)
         return self.network
 
-    def _make_nodes(self) -> None:
-        super()._make_nodes()
-        for node in self.nodes:
-            assert isinstance(node, NamespacedNode)
-            clock = Clock(self.data / f"{node.id}.clock")
-            node.environment.update(clock.environment)
-            self.clocks.append(clock)
+    def _environment_of(self, id: str) -> Mapping[str, str]:
+        self.clocks.append(Clock(self.data / f"{id}.clock"))
+        return self.clocks[-1].environment
 
     def _spawn(self, nodes: list[NodeProcess]) -> None:
         super()._spawn(nodes)

@@ -29,12 +29,24 @@ Setting = str | int | bool | Sequence[str] | None
 class NodeProcess:
     """A node of a `LocalCluster`, running or not. Beside its data directory stand `<id>.toml` and `<id>.log`."""
 
-    def __init__(self, id: str, directory: Path, ports: Ports) -> None:
+    def __init__(
+        self,
+        id: str,
+        directory: Path,
+        ports: Ports,
+        *,
+        host: str = port_scheme.HOST,
+        wrapper: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`wrapper` is a command that runs the node's own, such as `nsenter`; `environment` is added to ours."""
         self.id = id
         self.data = directory / id
         self.log_file = directory / f"{id}.log"
-        self.text, self.http, self.peer = port_scheme.addresses(ports)
+        self.text, self.http, self.peer = port_scheme.addresses(ports, host)
         self.is_paused = False
+        self._wrapper = tuple(wrapper)
+        self._environment = dict(environment or {})
         self._settings_file = directory / f"{id}.toml"
         self._ready_file = directory / f"{id}.ready.json"
         self._arguments: Sequence[str] = ("serve", "--config", str(self._settings_file))
@@ -94,7 +106,7 @@ class NodeProcess:
         if self.is_running:
             raise ClusterFailed(f"{self.id} runs already, as process {self.pid}")
         self._ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "holdfast.testing.leash", str(os.getpid()), *self._arguments]
+        command = [*self._wrapper, sys.executable, "-m", "holdfast.testing.leash", str(os.getpid()), *self._arguments]
         command += ["--ready-file", str(self._ready_file)]
         # Settings of the one who tests are not the cluster's.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
@@ -104,7 +116,7 @@ class NodeProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment, "HOLDFAST_QUIET": "1"},
+                env={**environment, "HOLDFAST_QUIET": "1", **self._environment},
                 start_new_session=True,
             )
         self.is_paused = False

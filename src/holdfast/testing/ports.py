@@ -90,8 +90,8 @@ def free_port() -> int:
     raise ClusterFailed("found no free port between 10000 and 20000")
 
 
-def addresses(ports: Sequence[int]) -> list[str]:
-    return [f"{HOST}:{port}" for port in ports]
+def addresses(ports: Sequence[int], host: str = HOST) -> list[str]:
+    return [f"{host}:{port}" for port in ports]
 
 
 def _marked(port: int, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket | None:

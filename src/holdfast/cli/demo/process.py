@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+import contextlib
 import time
 from pathlib import Path
 from typing import Final
 
 from holdfast.model.errors import NotStored
-from holdfast.testing.ports import free_port
+from holdfast.testing.errors import ClusterFailed
+from holdfast.testing.node_process import NodeProcess
+from holdfast.testing.ports import HOST, Ports, free_port
 
 _START_DEADLINE_S: Final = 30.0
-_STOP_DEADLINE_S: Final = 30.0
 
 
 class BrokerFailed(NotStored):
@@ -27,59 +25,35 @@ class BrokerProcess:
     def __init__(self, directory: Path, *flags: str) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
-        self._flags = flags
         self.data = directory / "data"
-        self.address = f"127.0.0.1:{free_port()}"
-        self._ready_file = directory / "ready.json"
-        self._log = directory / "broker.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        port = free_port()
+        self.address = f"{HOST}:{port}"
+        self._node = NodeProcess("broker", directory, Ports(text=0, http=port, peer=0))
+        addresses = ("--http", self.address, "--text", self._node.text)
+        self._node.start_with("serve", "--data", str(self.data), *addresses, *flags)
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        assert self._node.pid is not None
+        return self._node.pid
 
     def start(self) -> float:
         """Start and wait until it serves; returns how many seconds that took."""
-        self._ready_file.unlink(missing_ok=True)
         started = time.monotonic()
-        command = [sys.executable, "-m", "holdfast.cli", "serve", "--data", str(self.data)]
-        command += [
-            "--http",
-            self.address,
-            "--text",
-            "127.0.0.1:0",
-            "--ready-file",
-            str(self._ready_file),
-            *self._flags,
-        ]
-        # Settings of the one who watches are not the demo's.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        with self._log.open("ab") as log:
-            process = self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-        while not self._ready_file.exists():
-            if process.poll() is not None or time.monotonic() - started > _START_DEADLINE_S:
-                self.kill()
-                raise BrokerFailed("the broker did not start: " + self._log.read_text("utf-8", "replace")[-2000:])
-            time.sleep(0.01)
+        self._node.spawn()
+        try:
+            self._node.wait_until_serving(started + _START_DEADLINE_S)
+        except ClusterFailed as error:
+            self.kill()
+            raise BrokerFailed(f"the broker did not start: {error}") from error
         return time.monotonic() - started
 
     def kill(self) -> None:
         """As a power cut would: no goodbye."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        self._node.kill()
 
     def stop(self) -> None:
         """In order; killed if it takes too long."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_STOP_DEADLINE_S)
-            self._process = None
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self._node.tell_to_stop()
+        with contextlib.suppress(ClusterFailed):
+            self._node.wait_stopped()
