@@ -18,10 +18,10 @@ from random import SystemRandom
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from testkit.commands import CannotBreak
 
 from chaos import records
 from chaos.checker import CHECKS, Verdict
-from chaos.commands import CannotBreak
 from chaos.mixed.registry import LOADS, TROUBLES
 from chaos.mixed.run import RATE
 from chaos.mixed.run import Plan as LongPlan

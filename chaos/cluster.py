@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.disks import SIZE_BYTES, Disk, DiskKind
-from chaos.network import Network
+from testkit.disks import SIZE_BYTES, Disk, DiskKind
+from testkit.network.namespaces import Network
+
 from holdfast.testing import LocalCluster, NodeProcess
 from holdfast.testing import ports as port_scheme
 from holdfast.testing.asking import ask

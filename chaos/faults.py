@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from testkit.commands import missing
+from testkit.disks import DiskKind
+
 from chaos.asking import Refused, request
-from chaos.commands import missing
-from chaos.disks import DiskKind
 from chaos.scene import Scene
 from chaos.workload import TOPICS
 from holdfast.testing.asking import ask

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from testkit.network.namespaces import Network
+
 from chaos.faults import Fault
-from chaos.network import Network
 from chaos.scene import Scene
 from chaos.workload import TOPICS
 from holdfast.testing.asking import ask

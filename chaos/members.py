@@ -25,11 +25,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from testkit.commands import CannotBreak
 
 from chaos.asking import Refused, request
 from chaos.checker import Verdict, check
 from chaos.cluster import ChaosCluster
-from chaos.commands import CannotBreak
 from chaos.history import History
 from chaos.run import _collect as collect
 from chaos.scene import Scene

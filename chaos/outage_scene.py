@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import asyncpg
+from testkit.disks import Disk, DiskKind
 
-from chaos.disks import Disk, DiskKind
 from holdfast.backends.postgres.database import TROUBLE
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.backends.spill import files

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import track
+from testkit.network.cable import Cable
 
-from chaos.cable import Cable
 from holdfast.client import HoldfastError, PairPublisher, PairSubscriber, connect_blocking
 from holdfast.client.pair import ConnectionChange
 from holdfast.testing import ports

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+from testkit.disks import DiskKind
+
 from chaos import faults, faults_disk, faults_network
 from chaos.asking import Refused, partitions, served
 from chaos.checker import Verdict, check
 from chaos.cluster import ChaosCluster
-from chaos.disks import DiskKind
 from chaos.faults import Fault
 from chaos.history import History, Served
 from chaos.scene import HEALS_S, Scene

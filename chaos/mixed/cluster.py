@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
+from testkit.commands import CannotBreak, missing
+from testkit.network.namespaces import Network
+from testkit.network.slow_links import SlowLinks
+
 from chaos.cluster import ChaosCluster
-from chaos.commands import CannotBreak, missing
 from chaos.mixed.clocks import Clock, forget
-from chaos.mixed.wires import Wires
-from chaos.network import Network
 from holdfast.testing import NodeProcess
 from holdfast.testing.node_process import Setting
 
@@ -45,11 +46,11 @@ class MixedCluster(ChaosCluster):
         return self
 
     def _make_network(self, nodes: int) -> Network:
-        return Wires(nodes)
+        return SlowLinks(nodes)
 
     @property
-    def wires(self) -> Wires:
-        assert isinstance(self.network, Wires)
+    def wires(self) -> SlowLinks:
+        assert isinstance(self.network, SlowLinks)
         return self.network
 
     def _environment_of(self, id: str) -> Mapping[str, str]:

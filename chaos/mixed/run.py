@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
+from testkit.commands import CannotBreak
+
 from chaos.asking import Refused, partitions
 from chaos.checker import Verdict
-from chaos.commands import CannotBreak
 from chaos.history import History, Place
 from chaos.mixed.cluster import MixedCluster
 from chaos.mixed.decided import disagreements

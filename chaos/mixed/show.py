@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
+from testkit.commands import CannotBreak
 
-from chaos.commands import CannotBreak
 from chaos.mixed import picture, records
 from chaos.mixed.judge import gap_list
 from chaos.mixed.run import Now, Outcome, Plan, run

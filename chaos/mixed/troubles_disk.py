@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from chaos.commands import missing
+from testkit.commands import missing
+
 from chaos.faults_disk import wipe
 from chaos.mixed.stage import Stage
 from chaos.mixed.troubles import ALL, Trouble

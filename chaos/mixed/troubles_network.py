@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
+from testkit.network.slow_links import Way, why_not_slow
+
 from chaos.mixed.stage import Stage
 from chaos.mixed.troubles import Trouble
-from chaos.mixed.wires import Way, why_not_slow
 
 
 class _Partition(Trouble):

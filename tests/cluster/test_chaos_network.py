@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from chaos.commands import CannotBreak
-from chaos.mixed.wires import Wires, why_not_slow
+from testkit.commands import CannotBreak
+from testkit.network.slow_links import SlowLinks, why_not_slow
 
 ECHO = """
 import socket
@@ -45,11 +45,11 @@ print(len(trips), sum(trips) / len(trips) if trips else 0)
 
 
 @pytest.fixture
-def wires() -> Iterator[Wires]:
+def wires() -> Iterator[SlowLinks]:
     if (reason := why_not_slow()) is not None:
         pytest.skip(reason)
     try:
-        made = Wires(3)
+        made = SlowLinks(3)
     except CannotBreak as error:
         pytest.skip(str(error))
     try:
@@ -59,7 +59,7 @@ def wires() -> Iterator[Wires]:
 
 
 @pytest.mark.root
-def test_what_is_to_be_slow_is_slow_and_what_is_cut_is_cut(wires: Wires) -> None:
+def test_what_is_to_be_slow_is_slow_and_what_is_cut_is_cut(wires: SlowLinks) -> None:
     echoes = [
         subprocess.Popen([*wires.entering(index), sys.executable, "-c", ECHO], stdout=subprocess.PIPE)
         for index in (1, 2)
@@ -87,7 +87,7 @@ def test_what_is_to_be_slow_is_slow_and_what_is_cut_is_cut(wires: Wires) -> None
             echo.communicate()
 
 
-def ask(wires: Wires, index: int, count: int) -> tuple[int, float]:
+def ask(wires: SlowLinks, index: int, count: int) -> tuple[int, float]:
     command = [*wires.entering(0), sys.executable, "-c", ASK, wires.host(index), str(count)]
     arrived, trip_s = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout.split()
     return int(arrived), float(trip_s)

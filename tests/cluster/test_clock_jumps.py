@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 import pytest
-from chaos.commands import CannotBreak
 from chaos.mixed import clocks
 from chaos.mixed.cluster import MixedCluster
+from testkit.commands import CannotBreak
 
 from holdfast.client import BlockingClient
 from holdfast.model.messages import NewMessage

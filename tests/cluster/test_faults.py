@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 from chaos import records
 from chaos.checker import CHECKS
-from chaos.commands import CannotBreak
 from chaos.mixed import judge, picture
 from chaos.mixed import run as mixed
 from chaos.run import ALL, Plan, run
+from testkit.commands import CannotBreak
 from testkit.sizes import dice
 
 from tests.spark import audit_by_hand

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chaos.cable import Cable
+from testkit.network.cable import Cable
 from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
 

@@ -1,4 +1,4 @@
-"""A slow and lossy network in user space: `python -m chaos.mixed.router NAMESPACE=ADDRESS…`, driven by lines on stdin.
+"""A slow and lossy network in user space: `python -m testkit.network.router NAMESPACE=ADDRESS…`, driven by stdin.
 
 In each namespace it has a TUN device, `slow0`. A packet that a route sends there is read here, held in a heap for as
 long as the dice say, and written into the namespace that has its target's address; or it is lost. Packets may overtake

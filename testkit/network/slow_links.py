@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from chaos.commands import CannotBreak, call, missing
-from chaos.mixed.router import DEVICE
-from chaos.network import Network
+from testkit.commands import CannotBreak, call, missing
+from testkit.network.namespaces import Network
+from testkit.network.router import DEVICE
 
 _ROUTER_S: Final = 20.0
 Way = tuple[int, int]
@@ -36,7 +36,7 @@ def why_not_slow() -> str | None:
     return None
 
 
-class Wires(Network):
+class SlowLinks(Network):
     """All methods may be called from any thread."""
 
     def __init__(self, nodes: int) -> None:
@@ -109,7 +109,7 @@ class Wires(Network):
     def _start_router(self) -> None:
         targets = [f"{self.namespace(index)}={self.host(index)}" for index in range(self._count)]
         self._router = subprocess.Popen(
-            [sys.executable, "-m", "chaos.mixed.router", *targets],
+            [sys.executable, "-m", "testkit.network.router", *targets],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
