@@ -98,7 +98,7 @@ chaos-pair: setup  ## kill, pause, cut off and wipe both brokers of a pair, FAIL
 	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS) --splits $(SPLITS)
 
 chaos-members: setup  ## have nodes of a real cluster come and go under kills and splits, CHANGES=500 times
-	$(BIN)/python -m chaos.members --changes $(CHANGES)
+	$(BIN)/python -m chaos members --changes $(CHANGES)
 
 chaos-outage: setup  ## kill, pause, fill up a database and its brokers, OUTAGES=100 times in a row: one, two and three brokers
 	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
@@ -109,7 +109,7 @@ chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
 	$(BIN)/python -m chaos.recover --kills $(KILLS)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
-	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m chaos $(if $(MINUTES),long --minutes $(MINUTES),cluster --rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 chaos-archive: setup  ## kill a driver at work that archives and compacts, KILLS=20 times, and count every offset
 	$(BIN)/python -m chaos.archive --kills $(KILLS)

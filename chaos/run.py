@@ -1,4 +1,4 @@
-"""One run: a cluster, a load, one or several faults one after the other, and the verdict. All from one seed."""
+"""One run: a cluster, workloads, faults one after the other or overlapping, and the verdict. All from one seed."""
 
 from __future__ import annotations
 
@@ -7,192 +7,322 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final
 
+from testkit.asking import Refused, partitions, patiently, stored
+from testkit.checker import Verdict, check
+from testkit.cluster import BreakableCluster
+from testkit.commands import CannotBreak
 from testkit.disks import DiskKind
+from testkit.history import History, Place
+from testkit.nemesis import FAULTS, possible
+from testkit.nemesis.fault import Fault
+from testkit.nemesis.stage import HEALS_S, Bar, Stage
+from testkit.workload import Workload
+from testkit.workload.callbacks import Callbacks
+from testkit.workload.flood import Flood
+from testkit.workload.queues import Queues
 
-from chaos import faults, faults_disk, faults_network
-from chaos.asking import Refused, partitions, served
-from chaos.checker import Verdict, check
-from chaos.cluster import ChaosCluster
-from chaos.faults import Fault
-from chaos.history import History, Served
-from chaos.scene import HEALS_S, Scene
-from chaos.workload import Workload
+from chaos.decided import disagreements
+from chaos.script import Act, Episode, episodes, must_go_on, one_by_one
+from chaos.watch import EVERY_S, Reign, Watch
 from holdfast.testing import ClusterFailed
 from holdfast.testing.node_process import Setting
 
-ALL: Final[dict[str, type[Fault]]] = {
-    fault.name: fault
-    for fault in (
-        faults.KillLeader,
-        faults.KillAny,
-        faults.KillMajority,
-        faults.KillAll,
-        faults.PauseLeader,
-        faults.PauseFollower,
-        faults.RestartWhileOthersPause,
-        faults.RollingRestart,
-        faults.Transfer,
-        faults.NoMajority,
-        faults.Storm,
-        faults_disk.FullDisk,
-        faults_disk.FailingSync,
-        faults_disk.PowerLoss,
-        faults_disk.PowerLossOfAll,
-        faults_disk.LostDisk,
-        faults_disk.Newcomer,
-        faults_disk.FlippedByte,
-        faults_disk.RottenByte,
-        faults_network.CutOff,
-        faults_network.OneWay,
-        faults_network.Mute,
-        faults_network.NetworkStorm,
-    )
-}
-# So many messages are acknowledged before the first fault, that there is something to lose.
-_BEFORE: Final = 100
+WORKLOADS: Final[Mapping[str, type[Workload]]] = {kind.name: kind for kind in (Flood, Queues, Callbacks)}
+# Of messages a second. 30 minutes of the long run, with all the time in which nobody can publish, are over a million.
+RATE: Final = 400.0
+LONG_RATE: Final = 1_500.0
+# What no run of an hour fills; the files below the disks have holes, and are as large as what is on them.
+_LONG_DISK_BYTES: Final = 4 << 30
+_LONG_SETTINGS: Final[Mapping[str, Setting]] = {"segment_bytes": 1_000_000}
+_BEFORE_S: Final = 60.0
+_END_S: Final = 120.0
+BEGUN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do; the same plan gives the same faults in the same order, at times that the machine decides."""
+    """What to do: these faults in this order, each by itself; or with `minutes` overlapping, for so long.
+
+    The same plan gives the same faults; what exactly they meet is the machine's.
+    """
 
     seed: int
-    names: tuple[str, ...]
+    faults: tuple[str, ...]
+    minutes: float | None = None
+    nodes: int = 3
+    rate: float = RATE
+    workloads: tuple[str, ...] = (Flood.name,)
+    heals_s: float = HEALS_S
+
+    @classmethod
+    def long(
+        cls,
+        seed: int,
+        minutes: float,
+        *,
+        faults: Sequence[str] = (),
+        nodes: int = 5,
+        rate: float = LONG_RATE,
+        workloads: Sequence[str] = (),
+    ) -> Plan:
+        """Where no faults or workloads are named, these are all there are."""
+        # In the order of the list: those that come later may use what earlier ones have made.
+        chosen = tuple(name for name in WORKLOADS if name in (workloads or WORKLOADS))
+        return cls(seed, tuple(faults or FAULTS), minutes, nodes, rate, chosen)
 
     @property
     def disks(self) -> DiskKind:
-        kinds = {ALL[name].disks for name in self.names} - {"plain"}
-        assert len(kinds) <= 1, "faults of one run need the same kind of disk"
-        return kinds.pop() if kinds else "plain"
+        return "power" if any(FAULTS[name].disks == "power" for name in self.faults) else "plain"
 
     @property
     def has_network(self) -> bool:
-        return any(ALL[name].has_network for name in self.names)
+        return Callbacks.name in self.workloads or any(FAULTS[name].has_network for name in self.faults)
+
+    @property
+    def has_clocks(self) -> bool:
+        return any(FAULTS[name].has_clocks for name in self.faults)
 
     @property
     def replay(self) -> str:
-        chosen = " ".join(f"--fault '{name}'" for name in self.names)
-        return f"{sys.executable} -m chaos --seed {self.seed} {chosen}"
+        """The command that does the same again."""
+        options = [f"--seed {self.seed}"]
+        if self.minutes is not None:
+            options += [f"--minutes {self.minutes:g} --nodes {self.nodes} --rate {self.rate:g}"]
+            options += [f"--workload '{name}'" for name in self.workloads if self.workloads != tuple(WORKLOADS)]
+        options += [f"--fault '{name}'" for name in self.faults if self.faults != tuple(FAULTS)]
+        return f"{sys.executable} -m chaos {'cluster' if self.minutes is None else 'long'} {' '.join(options)}"
+
+    def cluster(self) -> BreakableCluster:
+        settings = {name: value for each in self.workloads for name, value in WORKLOADS[each].settings.items()}
+        if self.minutes is None:
+            return BreakableCluster(
+                self.nodes, self.disks, has_network=self.has_network, has_clocks=self.has_clocks, settings=settings
+            )
+        return BreakableCluster(
+            self.nodes,
+            "power",
+            has_network=True,
+            has_clocks=True,
+            settings={**_LONG_SETTINGS, **settings},
+            disk_bytes=_LONG_DISK_BYTES,
+        )
 
 
 @dataclass(slots=True)
 class Outcome:
-    plan: Plan
-    verdict: Verdict
+    """What became of a run, for reports and pictures."""
+
+    seed: int
+    replay: str
     history: History
+    verdict: Verdict = field(default_factory=Verdict)
+    began: float = 0.0
     seconds: float = 0.0
+    judged_s: float = 0.0
+    episodes: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    bars: list[Bar] = field(default_factory=list)
+    reigns: dict[str, list[Reign]] = field(default_factory=dict)
+    recoveries_s: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
     errors: dict[str, dict[str, int]] = field(default_factory=dict)
-    logs: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "seed": self.plan.seed,
-            "faults": list(self.plan.names),
-            "seconds": round(self.seconds, 1),
-            "sent": len(self.history.sent),
-            "acknowledged": self.history.acknowledged,
-            "seen": len(self.history.seen),
-            "reads_to_the_end": len(self.history.tails),
-            "cursor_events": len(self.history.cursors),
-            "partitions": len(self.history.by_place()),
-            "notes": self.notes,
-            "refusals": self.errors,
-            **self.verdict.as_json(),
-        }
+    skipped: dict[str, str] = field(default_factory=dict)
+    # What a campaign has to say of its own.
+    facts: dict[str, object] = field(default_factory=dict)
+    # Of a run that is not clean: what nodes wrote, by name.
+    logs: dict[str, str] = field(default_factory=dict)
 
 
-def run(plan: Plan, settings: Mapping[str, Setting] | None = None, *, heals_s: float = HEALS_S) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Now:
+    """How far a run is, for the terminal."""
+
+    left_s: float
+    acknowledged: int
+    rate: float
+    doing: str
+
+
+Tell = Callable[[Now], None]
+# What is done to a cluster while the workloads run, in a thread of its own.
+Play = Callable[[Stage], None]
+
+
+def run(plan: Plan, tell: Tell | None = None) -> Outcome:
     """Raises `CannotBreak` where this machine cannot do it, and `ClusterFailed` where no cluster comes up."""
-    began = time.monotonic()
-    history = History()
-    with ChaosCluster(3, plan.disks, has_network=plan.has_network, settings=settings) as cluster:
-        history.members = tuple(node.id for node in cluster.nodes)
-        outcome = asyncio.run(_run(plan, cluster, history, heals_s))
-        if not outcome.verdict.is_clean:
-            outcome.logs = "\n".join(f"--- {node.id}\n{node.log()}" for node in cluster.nodes)
-    outcome.seconds = time.monotonic() - began
+    kinds, skipped = possible(plan.faults, plan.nodes)
+    if not kinds:
+        raise CannotBreak("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
+    outcome = Outcome(plan.seed, plan.replay, History(), skipped=skipped)
+    with plan.cluster() as cluster:
+        made = [WORKLOADS[name](cluster, outcome.history, str(plan.seed), plan.rate) for name in plan.workloads]
+        stage = Stage(cluster, outcome.history, made, plan.heals_s, bars=outcome.bars, notes=outcome.notes)
+        ends_at = time.monotonic() + (plan.minutes or 0.0) * 60
+        if plan.minutes is None:
+            script: Iterator[Episode] = one_by_one(plan.seed, [name for name in plan.faults if name in kinds])
+            play = Player(stage, kinds, script, outcome)
+        else:
+            play = Player(stage, kinds, episodes(plan.seed, kinds, plan.nodes), outcome, ends_at)
+        asyncio.run(conduct(stage, outcome, play, tell=tell, ends_at=ends_at))
     return outcome
 
 
-async def _run(plan: Plan, cluster: ChaosCluster, history: History, heals_s: float) -> Outcome:
-    dice = random.Random(f"{plan.seed}/faults")
-    workload = Workload(cluster, history, str(plan.seed))
-    scene = Scene(cluster, workload, history, dice, heals_s)
-    try:
-        await workload.start()
-        await asyncio.to_thread(scene.must_go_on, "the time before the first fault", _BEFORE)
-        for name in plan.names:
-            await asyncio.to_thread(_inject, ALL[name](), scene)
-        await workload.stop_publishing()
-        history.served += await asyncio.to_thread(_collect, scene)
-        history.stalls += workload.failures()
-    finally:
-        await workload.stop()
-    return Outcome(plan, check(history), history, notes=scene.notes, errors=workload.errors())
+class Player:
+    """Brings episodes about: one after the other, for as long as there are any, or as there is time."""
 
+    def __init__(
+        self,
+        stage: Stage,
+        kinds: Mapping[str, type[Fault]],
+        script: Iterator[Episode],
+        outcome: Outcome,
+        ends_at: float | None = None,
+        begun_s: float = BEGUN_S,
+    ) -> None:
+        self._stage = stage
+        self._kinds = kinds
+        self._script = script
+        self._outcome = outcome
+        self._ends_at = ends_at
+        self._begun_s = begun_s
 
-def _now() -> str:
-    """Both clocks: that of the history, and that of the nodes' logs."""
-    return f"{time.monotonic():.3f} s, {datetime.now(UTC):%H:%M:%S.%f}"
-
-
-def _inject(fault: Fault, scene: Scene) -> None:
-    try:
-        scene.note(f"{_now()}: {fault.name}")
-        fault.run(scene)
-        scene.note(f"{_now()}: {fault.name} is over")
-        scene.heal()
-    except ClusterFailed as error:
-        scene.stall(f"{fault.name}: {error}")
-        scene.note(traceback.format_exc())
-
-
-def _collect(scene: Scene) -> list[Served]:
-    """What every node serves, once each is able to say that it has everything."""
-    nodes = scene.cluster.nodes
-    deadline = time.monotonic() + scene.heals_s
-    collected: list[Served] = []
-    places = set()
-    for node in nodes:
-        while True:
-            try:
-                found = partitions(node.http)
+    def __call__(self, stage: Stage) -> None:
+        for workload in stage.workloads:
+            stage.wait(f"{workload.name} begins", workload.begin_waiting(), _BEFORE_S)
+        for episode in self._script:
+            if self._ends_at is not None and time.monotonic() + episode.health_s > self._ends_at:
                 break
-            except Refused as error:
-                if time.monotonic() > deadline:
-                    scene.stall(f"{node.id} does not name its topics: {error}")
-                    found = []
-                    break
-                time.sleep(0.05)
-        places |= set(found)
+            stage.hold(episode.health_s)
+            if stage.stopping.is_set():
+                return
+            self._outcome.episodes += 1
+            self.episode(episode)
+        if self._ends_at is not None:
+            stage.hold(max(0.0, self._ends_at - time.monotonic()))
+
+    def episode(self, episode: Episode) -> None:
+        stage = self._stage
+        name = f"episode {episode.number} ({episode.name})"
+        self._outcome.faults.update(act.name for act in episode.acts)
+        must = must_go_on(episode.acts, self._kinds, len(stage.nodes))
+        if must:
+            stage.will_ask()
+        stage.is_alone = len(episode.acts) == 1
+        with ThreadPoolExecutor(len(episode.acts), "chaos") as threads:
+            acts = {act.name: threads.submit(self._act, act) for act in episode.acts}
+            if must:
+                # What was acknowledged before the last of them had begun says nothing.
+                stage.hold(max(act.after_s for act in episode.acts) + self._begun_s)
+                stage.must_go_on(name)
+        for act_name, act in acts.items():
+            if (error := act.exception()) is not None:
+                stage.stall(f"{act_name} in {name}: {error!r}")
+                stage.note("".join(traceback.format_exception(error)))
+        try:
+            stage.heal(name)
+        except (ClusterFailed, CannotBreak) as error:
+            stage.stall(f"cannot be mended after {name}: {error}")
+
+    def _act(self, act: Act) -> None:
+        self._stage.hold(act.after_s)
+        if not self._stage.stopping.is_set():
+            self._kinds[act.name]().run(self._stage, random.Random(act.seed), act.lasts_s)
+
+
+async def conduct(
+    stage: Stage,
+    outcome: Outcome,
+    play: Play,
+    *,
+    tell: Tell | None = None,
+    ends_at: float = 0.0,
+    watch_every_s: float = EVERY_S,
+) -> None:
+    """Workloads on a cluster that runs, what is done to it meanwhile, and the verdict on all of it."""
+    history, cluster = outcome.history, stage.cluster
+    history.members = tuple(node.id for node in cluster.nodes)
+    watch = Watch(cluster, history, watch_every_s)
+    telling = asyncio.create_task(_keep_telling(stage, tell, ends_at))
+    outcome.began = time.monotonic()
+    try:
+        for workload in stage.workloads:
+            await workload.start()
+        await asyncio.to_thread(play, stage)
+        for workload in stage.workloads:
+            await workload.stop_sending()
+        ends = await asyncio.to_thread(collect, stage)
+        for workload in stage.workloads:
+            for behind in await workload.read_to_the_end(ends, stage.heals_s):
+                stage.stall(f"after everything was sent, {behind}")
+    finally:
+        stage.stopping.set()
+        telling.cancel()
+        for workload in stage.workloads:
+            await workload.stop()
+        watch.close()
+    differing = await asyncio.to_thread(disagreements, cluster)
+    watch.read_logs()
+    outcome.seconds = time.monotonic() - outcome.began
+    outcome.reigns, outcome.recoveries_s = watch.reigns, stage.recoveries_s
+    began = time.monotonic()
+    outcome.verdict = check(history)
+    outcome.verdict.add("nodes differ", differing)
+    for workload in stage.workloads:
+        for kind, details in workload.checks().items():
+            outcome.verdict.add(kind, details)
+        outcome.totals.update(workload.totals())
+        outcome.errors.update({name: dict(errors) for name, errors in workload.errors().items()})
+    outcome.judged_s = time.monotonic() - began
+    if not outcome.verdict.is_clean:
+        outcome.logs = {node.id: node.log() for node in cluster.nodes}
+
+
+def collect(stage: Stage) -> dict[int, int]:
+    """What every node serves, once each is able to say that it has everything; and where places end."""
+    history, nodes = stage.history, stage.cluster.nodes
+    deadline = time.monotonic() + _END_S + stage.heals_s
+    places: set[Place] = set()
     for node in nodes:
-        for place in sorted(places):
-            while True:
-                try:
-                    collected.append(served(node.id, node.http, place))
-                    break
-                except Refused as error:
-                    if time.monotonic() > deadline:
-                        scene.stall(f"{node.id} does not serve {place} after the faults: {error}")
-                        scene.note_groups(str(place))
-                        break
-                    time.sleep(0.05)
-    return collected
+        try:
+            places.update(patiently(deadline, partitions, node.http))
+        except Refused as error:
+            stage.stall(f"{node.id} does not name its topics in the end: {error}")
+    for place in sorted(places):
+        for node in nodes:
+            try:
+                history.add_stored(node.id, place, patiently(deadline, stored, node.http, place))
+            except Refused as error:
+                stage.stall(f"{node.id} does not serve {place} in the end: {error}")
+                stage.note_groups()
+    stage.note(f"collected {len(history.copies)} copies of {len(places)} partitions")
+    return {copy.place: len(copy.content.offsets) for copy in history.copies}
+
+
+async def _keep_telling(stage: Stage, tell: Tell | None, ends_at: float) -> None:
+    before, before_at = 0, time.monotonic()
+    while tell is not None:
+        await asyncio.sleep(1.0)
+        acknowledged, now = stage.history.acknowledged, time.monotonic()
+        rate = (acknowledged - before) / (now - before_at)
+        before, before_at = acknowledged, now
+        doing = " + ".join(stage.current()) or "healthy"
+        tell(Now(max(0.0, ends_at - now), acknowledged, rate, doing))
 
 
 def plans(seed: int, names: Sequence[str], rounds: int, faults_per_run: int) -> list[Plan]:
-    """Every fault so many times, in runs of several faults that need the same disks and network."""
+    """Every fault so many times, each by itself, in runs of several faults that need the same disks and network."""
     dice = random.Random(seed)
-    kinds: dict[tuple[DiskKind, bool], list[str]] = {}
+    kinds: dict[tuple[DiskKind, bool, bool], list[str]] = {}
     for name in names:
-        fault = ALL[name]
-        kinds.setdefault((fault.disks, fault.has_network), []).extend([name] * rounds)
+        fault = FAULTS[name]
+        kinds.setdefault((fault.disks, fault.has_network, fault.has_clocks), []).extend([name] * rounds)
     made = []
     for chosen in kinds.values():
         dice.shuffle(chosen)

@@ -1,4 +1,4 @@
-"""The slow and lossy network of long runs is what it says: late, lossy, and cut where it is cut."""
+"""A slow and lossy network is what it says: late, lossy, and cut where it is cut."""
 
 from __future__ import annotations
 
