@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from chaos.mixed import clocks
-from chaos.mixed.cluster import MixedCluster
+from testkit import clocks
+from testkit.cluster import BreakableCluster
 from testkit.commands import CannotBreak
 
 from holdfast.client import BlockingClient
@@ -23,7 +23,7 @@ def test_resend_is_recognised_though_all_clocks_have_jumped_by_hours() -> None:
     if (reason := clocks.why_not()) is not None:
         pytest.skip(reason)
     try:
-        cluster = MixedCluster(3)
+        cluster = BreakableCluster(3, has_clocks=True)
     except CannotBreak as error:
         pytest.skip(str(error))
     with cluster, cluster.connect_blocking() as broker:

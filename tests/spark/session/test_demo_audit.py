@@ -11,9 +11,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from chaos import records
 from chaos.run import Plan, run
 from pyspark.sql import SparkSession
+from testkit import records
 
 from holdfast import pipelines
 from tests.cli.program import holdfast
@@ -26,7 +26,7 @@ DEMOS = {
     "outage": ("--seconds", "6", "--rate", "100"),
 }
 WITHOUT_PICTURE = ("broker", "membership")
-CHAOS = Plan(20261118, ("kill the leader",))
+CHAOS = Plan(20261118, ("kill the leader",), heals_s=30.0)
 FLAWS = ("lost", "duplicated", "out_of_order", "refused")
 Played = dict[str, dict[str, Any]]
 
@@ -42,10 +42,10 @@ def played(place: Path) -> Played:
 
     def play(name: str) -> dict[str, Any]:
         if name == "chaos":
-            outcome = run(CHAOS, heals_s=30.0)
+            outcome = run(CHAOS)
             assert not outcome.verdict.examples, outcome.verdict.examples
             records.write(outcome.history, place / name)
-            return {"sent": len(outcome.history.sent), "acknowledged": outcome.history.acknowledged}
+            return {"sent": outcome.history.sent, "acknowledged": outcome.history.acknowledged}
         out = () if name in WITHOUT_PICTURE else ("--out", str(place / name))
         ended = holdfast("demo", name, *DEMOS[name], *out, "--record", str(place / name), "--json")
         assert ended.code == 0, ended
