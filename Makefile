@@ -95,7 +95,7 @@ sim-plain-mutants: setup  ## plant bugs in the plain pair and see that the simul
 	$(BIN)/python -m simulation.plain_mutants
 
 chaos-pair: setup  ## kill, pause, cut off and wipe both brokers of a pair, FAILOVERS=200 times in a row, with SPLITS=2 long splits
-	$(BIN)/python -m chaos.pair --failovers $(FAILOVERS) --splits $(SPLITS)
+	$(BIN)/python -m chaos pair --failovers $(FAILOVERS) --splits $(SPLITS)
 
 chaos-members: setup  ## have nodes of a real cluster come and go under kills and splits, CHANGES=500 times
 	$(BIN)/python -m chaos members --changes $(CHANGES)
