@@ -101,9 +101,9 @@ chaos-members: setup  ## have nodes of a real cluster come and go under kills an
 	$(BIN)/python -m chaos members --changes $(CHANGES)
 
 chaos-outage: setup  ## kill, pause, fill up a database and its brokers, OUTAGES=100 times in a row: one, two and three brokers
-	$(BIN)/python -m chaos.outage --outages $(OUTAGES)
-	$(BIN)/python -m chaos.outage --outages $(OUTAGES) --brokers 2
-	$(BIN)/python -m chaos.outage --outages $(OUTAGES) --brokers 3
+	$(BIN)/python -m chaos outage --outages $(OUTAGES)
+	$(BIN)/python -m chaos outage --outages $(OUTAGES) --brokers 2
+	$(BIN)/python -m chaos outage --outages $(OUTAGES) --brokers 3
 
 chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
 	$(BIN)/python -m chaos.recover --kills $(KILLS)

@@ -4,64 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import asyncpg
-from testkit.disks import Disk, DiskKind
 
 from holdfast.backends.postgres.database import TROUBLE
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.backends.spill import files
-from holdfast.cli.demo.process import BrokerProcess
+from holdfast.testing.node_process import NodeProcess
+from holdfast.testing.ports import Ports, free_port
+from testkit.disks import Disk, DiskKind
 
 # A server makes files of 16 MiB, a few of them at once.
 _DATABASE_BYTES: Final = 320 << 20
 _SPILL_BYTES: Final = 160 << 20
 _CONNECTIONS_MAX: Final = 40
 _CONNECT_S: Final = 5.0
+_START_S: Final = 60.0
 _LONGEST_S: Final = 3.0
 
 
-class Scene:
-    """What runs, and how to hurt it. Every fault ends with everything as it was."""
+class BrokersOverDatabase:
+    """What runs, and how to hurt it. Use it with `async with`. Every fault ends with everything as it was."""
 
     def __init__(self, directory: Path, *, small_disks: bool, brokers: int = 1) -> None:
-        kind: DiskKind = "small" if small_disks else "plain"
-        self._database_disk = Disk(directory / "database", kind, _DATABASE_BYTES)
-        self._broker_disks = [Disk(directory / f"broker-{number}", kind, _SPILL_BYTES) for number in range(brokers)]
         self.has_small_disks = small_disks
-        # A server that has no room for its journal ends; with a small one there is always some to begin with.
-        settings = (f"max_connections={_CONNECTIONS_MAX}", "max_wal_size=64MB", "min_wal_size=32MB", "wal_keep_size=0")
-        self.server = EmbeddedServer(self._database_disk.place / "postgres", *settings, comes_back=False)
         self.url = ""
-        self.brokers: list[BrokerProcess] = []
-        # Brokers that are away, or have no room: nobody promised answers of those.
-        self.unwell: set[BrokerProcess] = set()
+        self.brokers: list[NodeProcess] = []
+        self._directory = directory
+        self._count = brokers
+        self._closing = contextlib.AsyncExitStack()
+        self._spill_disks: list[Disk] = []
 
-    async def start(self) -> None:
-        self.url = await self.server.start()
-        for number, disk in enumerate(self._broker_disks, 1):
-            self.brokers.append(BrokerProcess(disk.place, "--store", self.url, "--node", f"n{number}"))
-            await asyncio.to_thread(self.brokers[-1].start)
+    async def __aenter__(self) -> BrokersOverDatabase:
+        async with self._closing as opening:
+            self._database_disk = self._disk(opening, "database", _DATABASE_BYTES)
+            # A server that has no room for its journal ends; with a small one there is always some to begin with.
+            settings = (f"max_connections={_CONNECTIONS_MAX}", "max_wal_size=64MB", "min_wal_size=32MB")
+            place = self._database_disk.place / "postgres"
+            self.server = EmbeddedServer(place, *settings, "wal_keep_size=0", comes_back=False)
+            self.url = await self.server.start()
+            opening.push_async_callback(self.server.stop)
+            opening.callback(self.server.kill, signal.SIGCONT)
+            for number in range(1, self._count + 1):
+                disk = self._disk(opening, f"broker-{number}", _SPILL_BYTES)
+                self._spill_disks.append(disk)
+                self.brokers.append(self._broker(f"n{number}", disk))
+                opening.callback(self.brokers[-1].kill)
+                await self._start(self.brokers[-1])
+            self._closing = opening.pop_all()
+        return self
 
-    async def close(self) -> None:
-        for broker in self.brokers:
-            await asyncio.to_thread(broker.kill)
-        self.server.kill(signal.SIGCONT)
-        await self.server.stop()
-        for disk in (*self._broker_disks, self._database_disk):
-            await asyncio.to_thread(disk.close)
+    async def __aexit__(self, *_: object) -> None:
+        await self._closing.aclose()
+
+    def _disk(self, opening: contextlib.AsyncExitStack, name: str, size_bytes: int) -> Disk:
+        kind: DiskKind = "small" if self.has_small_disks else "plain"
+        return opening.enter_context(contextlib.closing(Disk(self._directory / name, kind, size_bytes)))
+
+    def _broker(self, id: str, disk: Disk) -> NodeProcess:
+        """Its log is not on the disk that will be full."""
+        made = NodeProcess(id, self._directory, Ports(text=0, http=free_port(), peer=0))
+        made.data = disk.place / "data"
+        addresses = ("--http", made.http, "--text", made.text)
+        made.start_with("serve", "--data", str(made.data), *addresses, "--store", self.url, "--node", id)
+        return made
 
     async def waiting(self) -> int:
         """How many messages the brokers keep that are not stored yet, those in `failed` included."""
-        spills = [broker.data / "spill" for broker in self.brokers]
         waiting = 0
-        for spill in spills:
+        for spill in [broker.data / "spill" for broker in self.brokers]:
             with contextlib.suppress(FileNotFoundError):  # a file was stored and deleted
                 waiting += await asyncio.to_thread(files.count_waiting, spill)
                 waiting += await asyncio.to_thread(files.count_failed, spill)
@@ -142,14 +159,15 @@ class Scene:
 
     async def broker_killed(self, dice: random.Random) -> None:
         broker = dice.choice(self.brokers)
-        await self._kill(broker)
+        await asyncio.to_thread(broker.kill)
         await asyncio.sleep(dice.uniform(0, 0.3))
         await self._start(broker)
 
     async def broker_restarted(self, dice: random.Random) -> None:
         broker = dice.choice(self.brokers)
-        self.unwell.add(broker)
-        await asyncio.to_thread(broker.stop)
+        broker.tell_to_stop()
+        code = await asyncio.to_thread(broker.wait_stopped)
+        assert code == 0, f"{broker.id} left with {code} when it was told to stop"
         await self._start(broker)
 
     async def both_killed(self, dice: random.Random) -> None:
@@ -157,7 +175,7 @@ class Scene:
         broker = dice.choice(self.brokers)
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(dice.uniform(0, 2.0))
-        await self._kill(broker)
+        await asyncio.to_thread(broker.kill)
         if dice.random() < 0.7:
             await self._start(broker)
             await asyncio.sleep(dice.uniform(0, 1.5))
@@ -173,38 +191,31 @@ class Scene:
         await asyncio.sleep(dice.uniform(0.5, 2.0))
         await self.server.start()
         await asyncio.sleep(dice.uniform(0, 0.4))
-        await self._kill(broker)
+        await asyncio.to_thread(broker.kill)
         await self._start(broker)
 
     async def broker_paused(self, dice: random.Random) -> None:
         broker = dice.choice(self.brokers)
-        self.unwell.add(broker)
-        os.kill(broker.pid, signal.SIGSTOP)
+        broker.pause()
         await asyncio.sleep(dice.uniform(0, 2.0))
-        os.kill(broker.pid, signal.SIGCONT)
-        self.unwell.remove(broker)
+        broker.resume()
 
     async def spill_full(self, dice: random.Random) -> None:
         """Neither the database nor the broker's own disk takes anything: nothing may be acknowledged."""
         broker = dice.choice(self.brokers)
-        disk = self._broker_disks[self.brokers.index(broker)]
+        disk = self._spill_disks[self.brokers.index(broker)]
         await asyncio.to_thread(self.server.kill)
         await asyncio.sleep(dice.uniform(0.2, 1.0))
-        self.unwell.add(broker)
         await asyncio.to_thread(disk.fill)
         await asyncio.sleep(dice.uniform(0.5, 1.5))
         await asyncio.to_thread(disk.make_room)
-        self.unwell.remove(broker)
         await asyncio.sleep(dice.uniform(0, 1.0))
         await self.server.start()
 
-    async def _kill(self, broker: BrokerProcess) -> None:
-        self.unwell.add(broker)
-        await asyncio.to_thread(broker.kill)
-
-    async def _start(self, broker: BrokerProcess) -> None:
-        await asyncio.to_thread(broker.start)
-        self.unwell.remove(broker)
+    async def _start(self, broker: NodeProcess) -> None:
+        # In a thread of the loop's, which lives as long as the loop: a process on a leash ends with the thread.
+        await asyncio.to_thread(broker.spawn)
+        await asyncio.to_thread(broker.wait_until_serving, time.monotonic() + _START_S)
 
     # --- all of it ------------------------------------------------------------------------------------
 
