@@ -106,22 +106,22 @@ chaos-outage: setup  ## kill, pause, fill up a database and its brokers, OUTAGES
 	$(BIN)/python -m chaos outage --outages $(OUTAGES) --brokers 3
 
 chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
-	$(BIN)/python -m chaos.recover --kills $(KILLS)
+	$(BIN)/python -m chaos recover --kills $(KILLS)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again
 	$(BIN)/python -m chaos $(if $(MINUTES),long --minutes $(MINUTES),cluster --rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 chaos-archive: setup  ## kill a driver at work that archives and compacts, KILLS=20 times, and count every offset
-	$(BIN)/python -m chaos.archive --kills $(KILLS)
+	$(BIN)/python -m chaos archive --kills $(KILLS)
 
 chaos-spark: setup  ## kill executors, drivers and brokers under streaming queries, FAULTS=8 in turn under each
-	$(BIN)/python -m chaos.spark --rounds $(FAULTS)
+	$(BIN)/python -m chaos spark --rounds $(FAULTS)
 
 chaos-transform: setup  ## kill the driver of a transform, KILLS=20 times
-	$(BIN)/python -m chaos.spark_transform --kills $(KILLS)
+	$(BIN)/python -m chaos transform --kills $(KILLS)
 
 soak-spark: setup  ## see that a long stream takes no more and more memory, SECONDS=600
-	$(BIN)/python -m chaos.spark_memory --seconds $(SECONDS)
+	$(BIN)/python -m chaos soak --seconds $(SECONDS)
 
 clean:  ## remove what setup installed
 	rm -rf $(VENV)

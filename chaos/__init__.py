@@ -1,6 +1,6 @@
-"""The proof with real processes: a cluster under load, faults from a seed, and a checker that believes nothing.
+"""The proof with real processes: brokers under load, faults from a seed, and a checker that believes nothing.
 
-`run` puts one run together: `cluster` (nodes on disks and networks that can be broken), `workload` (who publishes,
-reads and moves cursors, and writes down what it was told), `faults` (what goes wrong), and at last `checker`, which
-holds everything that anybody was told against what the nodes serve. `python -m chaos --help` says how to use it.
+`python -m chaos --help` lists the campaigns; each is a module of `campaigns`. What they are made of is in `testkit`:
+clusters on disks and networks that can be broken, workloads, faults (`nemesis`), the history of what clients
+were told, and the checker. `run` puts one run of a cluster together, `report` says what was found.
 """

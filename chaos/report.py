@@ -44,6 +44,7 @@ class Report:
         self.faults: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
+        self.seed: int = options.seed
         self.console = Console(stderr=options.json, width=None if Console().is_terminal else 150)
         self._campaign = campaign
         self._options = options
@@ -99,7 +100,7 @@ class Report:
     def as_json(self) -> dict[str, Any]:
         return {
             "campaign": self._campaign,
-            "seed": self._options.seed,
+            "seed": self.seed,
             **self.verdict.as_json(),
             "faults": dict(sorted(self.faults.items())),
             "totals": dict(self.totals),

@@ -239,10 +239,14 @@ class History:
                 made.messages.extend([FOREIGN] * len(values) if is_foreign else map(self.message, values))
         return made
 
-    def add_values(self, node: str, place: Place, values: Sequence[bytes]) -> None:
+    def add_values(self, node: str, place: Place, values: Iterable[bytes]) -> None:
         """The values of a partition in their order, where they are kept in something else than a broker."""
-        digest = hashlib.sha256(b"\n".join(values)).hexdigest()
-        made = content(range(len(values)), [self.message(value) for value in values])
+        self.add_rows(node, place, list(enumerate(values)))
+
+    def add_rows(self, node: str, place: Place, rows: Sequence[tuple[int, bytes]]) -> None:
+        """The same with their offsets."""
+        made = content([offset for offset, _ in rows], [self.message(value) for _, value in rows])
+        digest = hashlib.sha256(repr(rows).encode()).hexdigest()
         self.add_copy(node, self.place(*place), digest, made)
 
     def add_copy(self, node: str, place: int, digest: str, content: Content) -> None:

@@ -33,7 +33,7 @@ from holdfast.testing.asking import ask
 NODES: Final = 5
 FOUNDERS: Final = 3
 _BEFORE: Final = 30
-_WATCH_EVERY_S: Final = 0.1
+_WATCH_EVERY_S: Final = 0.2
 
 
 class Changes:

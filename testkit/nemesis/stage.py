@@ -24,7 +24,7 @@ from testkit.workload.flood import TOPICS
 GOES_ON_S: Final = 45.0
 HEALS_S: Final = 90.0
 _POLL_S: Final = 0.05
-# What was under way when a trouble began may still be answered.
+# What was under way when a fault began may still be answered.
 _PROGRESS: Final = 5
 # What takes longer is worth a note.
 _SLOW_S: Final = 5.0
@@ -105,7 +105,7 @@ class Stage:
 
     @contextmanager
     def hurting(self, dice: random.Random, count: int, first: str | None = None) -> Iterator[list[str]]:
-        """So many nodes that no other trouble has to itself, `first` among them if it is free; maybe fewer."""
+        """So many nodes that no other fault has to itself, `first` among them if it is free; maybe fewer."""
         with self._lock:
             free = [node for node in self.nodes if node not in self._hurt]
             dice.shuffle(free)

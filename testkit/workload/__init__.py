@@ -36,7 +36,7 @@ class Workload(Protocol):
         """Everybody leaves."""
 
     def places(self) -> list[Place]:
-        """Any thread: partitions it uses, for troubles that look for their leaders."""
+        """Any thread: partitions it uses, for faults that look for their leaders."""
 
     def progress(self) -> int:
         """Any thread: grows as long as a majority is well, whoever else is not."""

@@ -1,4 +1,4 @@
-"""Streaming queries on a standalone cluster while everything under them dies: `python -m chaos.spark --rounds 6`.
+"""Streaming queries on a standalone cluster while everything under them dies.
 
 Executors, the driver (restarted from its checkpoint) and the leader of the broker's partitions are killed in turn,
 while messages are published. One query writes files, and another one a topic: there the driver is also killed when a
@@ -21,13 +21,18 @@ import threading
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from rich.console import Console
+import pyarrow.parquet as pq
+from testkit.checker import check
+from testkit.history import History, Place
 from testkit.wait import wait_until
 
+from chaos import report
+from chaos.report import Report
+from chaos.run import Outcome
 from chaos.spark_cluster import SparkCluster, bare_python
 from holdfast import BlockingClient, NewMessage
 from holdfast.testing import LocalCluster
@@ -50,11 +55,13 @@ QUERIES: Final = {"files": ("stream", "drain"), "copy": ("copy", "copy-drain")}
 class Publisher:
     """Publishes numbered messages from a thread of its own, and sums up what was acknowledged."""
 
-    def __init__(self, broker: BlockingClient, dice: random.Random) -> None:
+    def __init__(self, broker: BlockingClient, dice: random.Random, history: History) -> None:
         self.count = 0
         self.checksum = 0
         self._broker = broker
         self._dice = dice
+        self._history = history
+        self._book = history.producer("m", TOPIC)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher")
         self._failure: BaseException | None = None
@@ -72,11 +79,13 @@ class Publisher:
     def _run(self) -> None:
         try:
             while not self._stopped.wait(_PUBLISH_PAUSE_S):
-                first = self.count
-                values = [b"%d %s" % (first + n, self._dice.randbytes(20).hex().encode()) for n in range(BATCH)]
+                sequences = self._book.send(BATCH, time.monotonic())
+                values = [f"m/{sequence} {self._dice.randbytes(20).hex()}".encode() for sequence in sequences]
                 # With ids, so that what is sent again when a leader dies is stored once.
-                messages = [NewMessage(value=value, id=f"m{first + n}") for n, value in enumerate(values)]
-                self._broker.publish_many(TOPIC, messages)
+                messages = [NewMessage(value=value, id=value.split()[0].decode()) for value in values]
+                for sequence, one in zip(sequences, self._broker.publish_many(TOPIC, messages), strict=True):
+                    place = self._history.place(TOPIC, one.partition)
+                    self._book.acknowledge(sequence, time.monotonic(), place, one.offset)
                 self.count += BATCH
                 self.checksum += sum(map(zlib.crc32, values))
         except BaseException as error:  # noqa: BLE001 - it is raised where the publisher is waited for
@@ -230,8 +239,42 @@ def faults(
         yield "it came back, and all executors were killed"
 
 
-def run(query: str, rounds: int, seed: int, directory: Path, console: Console) -> bool:
-    dice = random.Random(seed)
+def committed_files(rows: Path) -> list[Path]:
+    """The files that a query has committed; those of batches that were not committed lie beside them."""
+    log = rows / "_spark_metadata"
+    batches = sorted((path for path in log.iterdir() if path.name[0].isdigit()), key=lambda path: int(path.stem))
+    compact = max((number for number, path in enumerate(batches) if path.suffix), default=0)
+    entries = [json.loads(line) for path in batches[compact:] for line in path.read_text("utf-8").splitlines()[1:]]
+    return [rows / Path(entry["path"]).name for entry in entries if entry["action"] == "add"]
+
+
+def collect(history: History, query: str, directory: Path, broker: BlockingClient) -> None:
+    """What the files hold, or the topic that was copied to."""
+    if query == "files":
+        found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(PARTITIONS)}
+        for path in committed_files(directory / "query" / "rows"):
+            with pq.ParquetFile(path) as file:
+                columns = file.read(columns=["partition", "offset", "value"]).to_pydict()
+            for partition, offset, value in zip(*columns.values(), strict=True):
+                found[partition].append((offset, value))
+        for partition, rows in found.items():
+            history.add_rows(query, Place(TOPIC, partition), sorted(rows))
+        return
+    for described in broker.describe(COPY).partitions:
+        values: list[bytes] = []
+        while messages := broker.read(COPY, described.partition, len(values), messages_max=5000):
+            values += [message.value for message in messages]
+        history.add_values(query, Place(TOPIC, described.partition), values)
+
+
+# Where messages stand in another topic is that topic's own.
+PROMISED: Final = {"files": None, "copy": ("acknowledged and lost", "never sent", "stored twice", "did not go on")}
+
+
+def run(query: str, rounds: int, seed: int, directory: Path, say: Callable[[str], object] = len) -> Outcome:
+    replay = f"{sys.executable} -m chaos spark --query {query} --rounds {rounds} --seed {seed}"
+    outcome = Outcome(seed, replay, History(members=(query,)), began=time.monotonic())
+    history, dice = outcome.history, random.Random(seed)
     bare_python(directory / "bare")
     with LocalCluster(nodes=3) as cluster, cluster.connect_blocking(timeout_s=120) as broker:
         broker.create_topic(TOPIC, partitions=PARTITIONS)
@@ -239,45 +282,42 @@ def run(query: str, rounds: int, seed: int, directory: Path, console: Console) -
         with SparkCluster(directory / "spark") as spark:
             driver = Driver(spark, cluster, directory, query)
             try:
-                with Publisher(broker, dice) as publisher:
+                with Publisher(broker, dice, history) as publisher:
                     driver.start()
                     wait_until(lambda: driver.batches > 1, "the query runs", RECOVERY_S)
                     for _, fault in zip(range(rounds), faults(spark, cluster, driver, dice, query), strict=False):
+                        outcome.faults[fault] += 1
                         before, begun = driver.batches, time.monotonic()
                         wait_until(lambda: driver.batches > before + 1, f"batches go on after {fault}", RECOVERY_S)  # noqa: B023
-                        console.print(f"{fault}; batches go on after {time.monotonic() - begun:.1f} s")
+                        say(f"{fault}; batches go on after {time.monotonic() - begun:.1f} s")
                 found = driver.drain()
                 lag = broker.cursor(TOPIC, "chaos").lag
             finally:
                 driver.close()
+        collect(history, query, directory, broker)
     count = publisher.count
     whole = {"rows": count, "places": count, "values": count, "checksum": publisher.checksum}
     expected = {"read": whole, "written": whole} if query == "copy" else whole
-    console.print(f"expected {expected}\nfound    {found}\nlag of the cursor: {lag}")
-    return found == expected and lag == 0
+    if found != expected or lag:
+        history.stalls.append(f"Spark found {found}, {expected} was published, and the cursor lags {lag} behind")
+    outcome.verdict = check(history, PROMISED[query])
+    outcome.seconds = time.monotonic() - outcome.began
+    return outcome
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.spark", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    report.add_options(parser)
     parser.add_argument("--rounds", type=int, default=8, help="faults to bring about under each query")
     parser.add_argument("--query", choices=tuple(QUERIES), help="only this one (default: both, one after the other)")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, help="where files and logs stay (default: a temporary one)")
-    options = parser.parse_args()
-    console = Console(width=150)
-    console.print(f"seed {options.seed}")
+
+
+def main(options: argparse.Namespace) -> int:
+    made = Report("spark", options)
     with contextlib.ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        directory.mkdir(parents=True, exist_ok=True)
-        is_exact = True
-        for query in QUERIES if options.query is None else (options.query,):
-            console.print(f"a query that writes {'another topic' if query == 'copy' else query}")
-            place = directory / query
-            place.mkdir()
-            is_exact = run(query, options.rounds, options.seed, place, console) and is_exact
-    console.print("[green]every message once[/green]" if is_exact else "[red]not exact[/red]")
-    return 0 if is_exact else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        for number, query in enumerate(QUERIES if options.query is None else (options.query,)):
+            made.say(f"a query that writes {'another topic' if query == 'copy' else query}")
+            (directory / query).mkdir(parents=True)
+            made.add(run(query, options.rounds, options.seed + number, directory / query, made.say))
+    return made.finish()

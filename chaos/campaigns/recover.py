@@ -1,4 +1,4 @@
-"""Recoveries that are killed, over and over: `python -m chaos.recover --kills 50`, or `make chaos-recover KILLS=50`.
+"""Recoveries that are killed, over and over.
 
 Brokers' spill directories are recovered, into a PostgreSQL and through a broker in turn, by `holdfast pipeline
 recover`, whose driver is killed (SIGKILL) at moments from a seed: anywhere between its start and its end, or when so
@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from testkit.checker import check
+from testkit.history import History, Place
+
+from chaos import report
 from chaos.recover_places import Values, stored_in
+from chaos.report import Report
+from chaos.run import Outcome
 from holdfast.backends.postgres.server import EmbeddedServer
 from holdfast.backends.spill import events
 from holdfast.model.ids import PartitionId, TopicName
@@ -61,7 +67,9 @@ def write_spills(root: Path, dice: random.Random, count: int) -> Values:
         # Every message has a time of its own, so that there is one order.
         time_ms = BEGAN_MS + serial
         place = dice.choice(QUEUES), dice.randrange(PARTITIONS)
-        message = NewMessage(value=b"%d" % serial, id=f"id-{serial}" if serial % 4 == 0 else None)
+        producer = f"{place[0]}-{place[1]}"
+        value = f"{producer}/{len(expected[place])}".encode()
+        message = NewMessage(value=value, id=f"id-{serial}" if serial % 4 == 0 else None)
         brokers = dice.sample(range(BROKERS), 2 if message.id and dice.random() < COPIED_SHARE else 1)
         for broker in brokers:
             batch = batch_builder.build_batch([message], time_ms)
@@ -141,14 +149,19 @@ class Recovery:
         return await self._place.values()
 
 
-class Outcome(NamedTuple):
-    """How many messages were stored at each kill, and what is wrong in the end, if anything is."""
+class Round(NamedTuple):
+    """How many messages were stored at each kill, and what was there in the end."""
 
     stored_at_kills: list[int]
-    wrong: str | None
+    history: History
+
+    @property
+    def wrong(self) -> str | None:
+        examples = check(self.history).examples
+        return None if not examples else f"{examples[0].kind}: {examples[0].detail}"
 
 
-async def round_of_kills(target: str, root: Path, dice: random.Random, count: int, kills: int) -> Outcome:
+async def round_of_kills(target: str, root: Path, dice: random.Random, count: int, kills: int) -> Round:
     expected = await asyncio.to_thread(write_spills, root, dice, count)
     recovery = Recovery(target, root)
     stored: list[int] = []
@@ -161,38 +174,49 @@ async def round_of_kills(target: str, root: Path, dice: random.Random, count: in
             break
         stored.append(at_kill)
     verdict = await recovery.ended()
-    found = await recovery.stored()
-    if found != expected:
-        wrong = {place for place in expected | found if expected.get(place) != found.get(place)}
-        return Outcome(stored, f"{len(wrong)} partitions are not as they should be, such as {min(wrong)}")
-    waiting = await asyncio.to_thread(_waiting, root)
-    return Outcome(stored, f"files are left: {waiting[:3]}; {verdict}" if waiting else None)
+    history = as_history(expected, await recovery.stored())
+    if waiting := await asyncio.to_thread(_waiting, root):
+        history.stalls.append(f"files are left: {waiting[:3]}; {verdict}")
+    return Round(stored, history)
+
+
+def as_history(expected: Values, found: Values) -> History:
+    """Each partition as the messages of one producer, which has been promised all of them, in order."""
+    history = History(members=("store",))
+    for (queue, number), values in expected.items():
+        book = history.producer(f"{queue}-{number}", queue)
+        for sequence in book.send(len(values), time.monotonic()):
+            book.acknowledge(sequence, time.monotonic())
+    for place in expected | found:
+        history.add_values("store", Place(*place), found.get(place, []))
+    return history
 
 
 def _waiting(root: Path) -> list[str]:
     return [str(path) for path in root.rglob("*.buf") if path.parent.name != "recovered"]
 
 
-async def _run(kills: int, seed: int, events_each: int) -> int:
-    dice = random.Random(seed)
+async def _run(kills: int, events_each: int, made: Report) -> None:
+    dice = random.Random(made.seed)
     done = 0
     with tempfile.TemporaryDirectory(prefix="holdfast-chaos-recover-") as temporary:
         for number in count():
             if done >= kills:
                 break
             few = min(KILLS_EACH, kills - done)
+            began = time.monotonic()
             async with (_database if number % 2 == 0 else _broker)(Path(temporary) / f"store-{number}") as target:
-                outcome = await round_of_kills(target, Path(temporary) / f"spills-{number}", dice, events_each, few)
-            done += len(outcome.stored_at_kills)
-            killed_at = ", ".join(f"{stored:,}" for stored in outcome.stored_at_kills)
+                played = await round_of_kills(target, Path(temporary) / f"spills-{number}", dice, events_each, few)
+            done += len(played.stored_at_kills)
             where = "into a PostgreSQL" if number % 2 == 0 else "through a broker"
-            said = outcome.wrong or "all once, in order"
-            print(f"{where}, killed at {killed_at} of {events_each:,}: {said}", flush=True)
-            if outcome.wrong:
-                print(f"again with --seed {seed}")
-                return 1
-    print(f"{done} kills of recoveries that had something left to store, seed {seed}")
-    return 0
+            made.say(f"{where}, killed when there were {played.stored_at_kills} of {events_each:,}")
+            replay = f"{sys.executable} -m chaos recover --kills {kills} --events {events_each} --seed {made.seed}"
+            outcome = Outcome(made.seed + number, replay, played.history, check(played.history))
+            outcome.faults[f"killed {where}"] = len(played.stored_at_kills)
+            outcome.seconds = time.monotonic() - began
+            made.add(outcome)
+            if not outcome.verdict.is_clean:
+                break
 
 
 @asynccontextmanager
@@ -215,14 +239,13 @@ async def _broker(directory: Path) -> AsyncIterator[str]:
         await asyncio.to_thread(cluster.__exit__)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.recover", description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    report.add_options(parser)
+    parser.add_argument("--kills", type=int, default=50, help="of recoveries that had something left to store")
     parser.add_argument("--events", type=int, default=150_000, help="of each recovery, which is killed five times")
-    options = parser.parse_args()
-    return asyncio.run(_run(options.kills, options.seed, options.events))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def main(options: argparse.Namespace) -> int:
+    made = Report("recover", options)
+    asyncio.run(_run(options.kills, options.events, made))
+    return made.finish()

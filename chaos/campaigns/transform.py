@@ -1,4 +1,4 @@
-"""Transforms whose driver is killed again and again: `python -m chaos.spark_transform`.
+"""Transforms whose driver is killed again and again.
 
 A function, a statement and a function with a state run in one driver (`chaos.spark_transform_job`), and raise for some
 messages. At the end each message is once in its target or once among the dead letters, whichever moments the kills met:
@@ -19,12 +19,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
+from testkit.checker import check
+from testkit.history import History, Place
 from testkit.wait import wait_until
 
+from chaos import report
+from chaos.report import Report
+from chaos.run import Outcome
 from chaos.spark_transform_job import BATCH_MESSAGES, WAYS, source_of, target_of
 from holdfast.client import BlockingClient
 from holdfast.testing import LocalCluster
@@ -35,6 +41,9 @@ _START_S: Final = 300.0
 _AFTER_S_MAX: Final = 3.0
 _DRAIN_S: Final = 600.0
 _LOG_TAIL_LINES: Final = 60
+
+# Which of two messages is made first is not promised.
+PROMISED: Final = ("acknowledged and lost", "never sent", "stored twice")
 
 Found = dict[str, Counter[bytes]]
 
@@ -95,7 +104,12 @@ class Work:
 
 
 def run(
-    kills: int, dice: random.Random, directory: Path, batches_ahead: int = 20, within_s: float = math.inf
+    kills: int,
+    dice: random.Random,
+    directory: Path,
+    batches_ahead: int = 20,
+    within_s: float = math.inf,
+    on_kill: Callable[[str], object] = len,
 ) -> tuple[Found, Found]:
     """What is in the targets and among the dead after so many kills and a last driver, and what should be."""
     end = time.monotonic() + within_s
@@ -115,7 +129,7 @@ def run(
             work.top_up(batches_ahead * BATCH_MESSAGES)
             is_hit = _kill_in_the_middle(work, command, dice, log, at_most(_START_S))
             hits += is_hit
-            print(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}", flush=True)
+            on_kill(f"kill {tries}: {work.left()} messages left{'' if is_hit else ', too late'}")
         with open(log, "ab") as output:
             last = [*command, "--once"]
             done = subprocess.run(last, stdout=output, stderr=output, timeout=at_most(_DRAIN_S), check=False)
@@ -153,21 +167,34 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.spark_transform", description=__doc__)
+def as_history(found: Found, expected: Found) -> History:
+    """Each topic as the messages of one producer, which has been promised that they are there."""
+    history = History(members=("broker",))
+    for topic, values in expected.items():
+        book = history.producer(topic, topic)
+        assert values.total() == len(values), "every value is expected once"
+        names = {value: f"{topic}/{number}".encode() for number, value in enumerate(values)}
+        for sequence in book.send(len(values), time.monotonic()):
+            book.acknowledge(sequence, time.monotonic())
+        there = [names.get(value, value) for value in found[topic].elements()]
+        history.add_values("broker", Place(topic, 0), sorted(there))
+    return history
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    report.add_options(parser)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    options = parser.parse_args()
-    print(f"seed {options.seed}", flush=True)
+
+
+def main(options: argparse.Namespace) -> int:
+    made = Report("transform", options)
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        found, expected = run(options.kills, random.Random(options.seed), Path(directory))
-    messages = sum(each.total() for each in expected.values())
-    is_exact = found == expected
-    for topic in () if is_exact else found:
-        print(f"{topic}: {found[topic] - expected[topic]} too many, {expected[topic] - found[topic]} missing")
-    print(f"{messages} messages, {options.kills} kills: {'each once, made or dead' if is_exact else 'NOT exact'}")
-    return 0 if is_exact else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        found, expected = run(options.kills, random.Random(options.seed), Path(directory), on_kill=made.say)
+    history = as_history(found, expected)
+    replay = f"{sys.executable} -m chaos transform --kills {options.kills} --seed {options.seed}"
+    verdict = check(history, PROMISED)
+    outcome = Outcome(options.seed, replay, history, verdict, began, time.monotonic() - began)
+    outcome.faults["the driver was killed"] = options.kills
+    made.add(outcome)
+    return made.finish()

@@ -1,4 +1,4 @@
-"""Memory of a driver and its executors under a long stream: `python -m chaos.spark_memory --seconds 600`.
+"""Memory of a driver and its executors under a long stream.
 
 A query copies a topic to another one for the whole time, batch after batch, on this machine's cores. The memory of
 each kind of process (the driver's Python, Java, and the Python workers that plan, read and write) is looked at all the
@@ -17,10 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
+from testkit.history import History
 from testkit.wait import wait_until
 
-from chaos.spark import COPY, PARTITIONS, TOPIC, Driver, Publisher
+from chaos import report
+from chaos.campaigns.spark import COPY, PARTITIONS, TOPIC, Driver, Publisher
+from chaos.report import Report
+from chaos.run import Outcome
 from holdfast.testing import LocalCluster
 
 _LOOK_S: Final = 1.0
@@ -68,14 +71,16 @@ def memory_bytes(root: int) -> dict[str, int]:
     return found
 
 
-def run(seconds: float, directory: Path, console: Console) -> bool:
+def run(seconds: float, seed: int, directory: Path) -> Outcome:
+    """What is copied is deleted after a minute, so that only its publishing is in the history."""
+    outcome = Outcome(seed, f"{sys.executable} -m chaos soak --seconds {seconds:g}", History(), began=time.monotonic())
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking(timeout_s=120) as broker:
         for topic in (TOPIC, COPY):
             broker.create_topic(topic, partitions=PARTITIONS, retention_ms=60_000)
         driver = Driver(Local(), cluster, directory, "copy", is_bare=False)
         quarters: list[dict[str, int]] = [{}, {}, {}, {}]
         try:
-            with Publisher(broker, random.Random(seconds)):
+            with Publisher(broker, random.Random(seed), outcome.history):
                 root = driver.start().pid
                 wait_until(lambda: driver.batches > 1, "the query runs", _START_S)
                 begun, before = time.monotonic(), driver.batches
@@ -86,22 +91,28 @@ def run(seconds: float, directory: Path, console: Console) -> bool:
                     time.sleep(_LOOK_S)
         finally:
             driver.close()
-    console.print(f"{driver.batches - before} batches in {seconds:g} s; the most of each quarter, in MiB:")
-    for most in quarters:
-        console.print({kind: round(size / _MIB) for kind, size in most.items()})
-    return all(quarters[3][kind] <= size * (1 + _MORE_SHARE) + _MORE_BYTES for kind, size in quarters[1].items())
+    outcome.totals["batches"] = driver.batches - before
+    for number, most in enumerate(quarters, 1):
+        outcome.totals.update({f"MiB of {kind}, quarter {number}": size // _MIB for kind, size in most.items()})
+    outcome.verdict.add("memory grows", grown(quarters))
+    outcome.seconds = time.monotonic() - outcome.began
+    return outcome
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.spark_memory", description=__doc__)
+def grown(quarters: list[dict[str, int]]) -> Iterator[str]:
+    """Kinds of processes that took more in the last quarter than in the second one; the first is for warming up."""
+    for kind, size in quarters[1].items():
+        if quarters[3][kind] > size * (1 + _MORE_SHARE) + _MORE_BYTES:
+            yield f"{kind}: {quarters[3][kind] // _MIB} MiB in the last quarter, {size // _MIB} MiB in the second one"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    report.add_options(parser)
     parser.add_argument("--seconds", type=float, default=600.0)
-    options = parser.parse_args()
-    console = Console(width=120)
+
+
+def main(options: argparse.Namespace) -> int:
+    made = Report("soak", options)
     with tempfile.TemporaryDirectory() as directory:
-        is_flat = run(options.seconds, Path(directory), console)
-    console.print("[green]flat[/green]" if is_flat else "[red]it grows[/red]")
-    return 0 if is_flat else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        made.add(run(options.seconds, options.seed, Path(directory)))
+    return made.finish()

@@ -1,4 +1,4 @@
-"""An archive whose driver is killed again and again: `python -m chaos.archive --kills 20`.
+"""An archive whose driver is killed again and again.
 
 The driver is the command, `holdfast pipeline archive`, with all its processes. It is killed in turn while it archives
 new messages and while it compacts files: as soon as it writes rows, as soon as all of them are written, as soon as it
@@ -21,13 +21,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
-from rich.console import Console
+from testkit import checker
+from testkit.history import History, Place, Producer
 
+from chaos import report
+from chaos.report import Report
+from chaos.run import Outcome
 from holdfast import BlockingClient
 from holdfast.pipelines.archive_rules import to_compact
 from holdfast.spark.archive_files import ArchiveReader
@@ -182,17 +186,36 @@ def archived(archive: Path) -> int:
 
 
 def values(paths: list[Path]) -> list[bytes]:
-    found: list[bytes] = []
+    return sorted(value for *_, value in _rows(paths))
+
+
+def _rows(paths: list[Path]) -> Iterator[tuple[int, int, bytes]]:
+    """Partition, offset and value of every row in these files."""
     for path in paths:
         with pq.ParquetFile(path) as file:
-            found += file.read(columns=["value"]).to_pydict()["value"]
-    return sorted(found)
+            columns = file.read(columns=["partition", "offset", "value"]).to_pydict()
+        yield from zip(columns["partition"], columns["offset"], columns["value"], strict=True)
 
 
-def run(kills: int, seed: int, directory: Path, console: Console) -> bool:
-    dice = random.Random(seed)
-    archive = directory / "archive"
-    sent: list[bytes] = []
+def run(kills: int, seed: int, directory: Path, on_kill: Callable[[str], object] = len) -> Outcome:
+    replay = f"{sys.executable} -m chaos archive --kills {kills} --seed {seed}"
+    outcome = Outcome(seed, replay, History(members=("archive", "view")), began=time.monotonic())
+    try:
+        _run(kills, directory, outcome, on_kill)
+    except AssertionError as error:
+        outcome.history.stalls.append(str(error))
+    outcome.verdict = checker.check(outcome.history)
+    log = directory / "driver.log"
+    if not outcome.verdict.is_clean and log.exists():
+        outcome.logs = {"driver": log.read_text("utf-8", "replace")}
+    outcome.seconds = time.monotonic() - outcome.began
+    return outcome
+
+
+def _run(kills: int, directory: Path, outcome: Outcome, on_kill: Callable[[str], object]) -> None:
+    history, dice = outcome.history, random.Random(outcome.seed)
+    archive, reader = directory / "archive", ArchiveReader(directory / "archive")
+    book = history.producer("publisher", TOPIC)
     tally = Tally(kills)
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
         broker.create_topic(TOPIC, partitions=PARTITIONS)
@@ -202,8 +225,8 @@ def run(kills: int, seed: int, directory: Path, console: Console) -> bool:
                 break
             is_compaction = number % 2 == 1
             if not is_compaction:
-                sent += publish(broker, len(sent), dice)
-            goal = len(sent) if is_compaction else len(sent) - BURST + 1
+                publish(broker, history, book, dice)
+            goal = history.sent if is_compaction else history.sent - BURST + 1
             process = driver.start(*(_COMPACTION if is_compaction else _BATCHES))
             try:
                 # All is archived, and what it writes is a compaction; or it is in the middle of archiving.
@@ -214,28 +237,34 @@ def run(kills: int, seed: int, directory: Path, console: Console) -> bool:
                 was_alive = kill(process)
             rows = check(archive)
             work = "compacted" if is_compaction else "archived"
-            is_hit = was_alive and is_unfinished(archive, len(sent), is_compaction=is_compaction)
+            is_hit = was_alive and is_unfinished(archive, history.sent, is_compaction=is_compaction)
             tally.hits[work] += is_hit
-            found = f"{rows:,} rows in {len(ArchiveReader(archive).load().files)} files, each offset once"
-            console.print(f"kill {number + 1}: while it {work}, when {when}{'' if is_hit else ' (too late)'}; {found}")
+            outcome.faults[f"killed while it {work}"] += is_hit
+            found = f"{rows:,} rows in {len(reader.load().files)} files, each offset once"
+            on_kill(f"kill {number + 1}: while it {work}, when {when}{'' if is_hit else ' (too late)'}; {found}")
         driver.finish(driver.start(*_COMPACTION))
-        rows = check(archive)
-        reader = ArchiveReader(archive)
+        check(archive)
         state = reader.load()
-        counted = values([reader.files / path for path in state.files])
-        viewed = values(list(archive.glob("topic=*/date=*/hour=*/*.parquet")))
+        _collect(history, "archive", [reader.files / path for path in state.files])
+        _collect(history, "view", list(archive.glob("topic=*/date=*/hour=*/*.parquet")))
         lag = broker.cursor(TOPIC, "archive").lag
-    console.print(
-        f"sent {len(sent):,}, archived {rows:,} in {len(state.files)} files, commit {state.version}; lag {lag}"
-    )
-    console.print(f"kills that hit: {tally}")
-    return counted == viewed == sorted(sent) and lag == 0 and tally.is_enough
+    outcome.totals.update(sent=history.sent, files=len(state.files), commits=state.version)
+    assert lag == 0, f"the archive lags {lag} messages behind"
+    assert tally.is_enough, f"too few kills hit: {tally}"
 
 
-def publish(broker: BlockingClient, first: int, dice: random.Random) -> list[bytes]:
-    some = [b"%d %s" % (first + number, dice.randbytes(20).hex().encode()) for number in range(BURST)]
-    broker.publish_many(TOPIC, some)
-    return some
+def _collect(history: History, node: str, paths: list[Path]) -> None:
+    rows = sorted(_rows(paths))
+    for partition in range(PARTITIONS):
+        own = [(offset, value) for number, offset, value in rows if number == partition]
+        history.add_rows(node, Place(TOPIC, partition), own)
+
+
+def publish(broker: BlockingClient, history: History, book: Producer, dice: random.Random) -> None:
+    sequences = book.send(BURST, time.monotonic())
+    some = [f"{book.name}/{sequence} {dice.randbytes(20).hex()}".encode() for sequence in sequences]
+    for sequence, published in zip(sequences, broker.publish_many(TOPIC, some), strict=True):
+        book.acknowledge(sequence, time.monotonic(), history.place(TOPIC, published.partition), published.offset)
 
 
 def wait_for(is_now: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -247,21 +276,16 @@ def wait_for(is_now: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
     assert process.poll() in (None, 0), "the driver failed by itself; see its log"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos.archive", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    report.add_options(parser)
     parser.add_argument("--kills", type=int, default=20, help="how many kills hit a driver at work")
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     parser.add_argument("--directory", type=Path, help="where the archive stays (default: a temporary one)")
-    options = parser.parse_args()
-    console = Console(width=150)
-    console.print(f"seed {options.seed}")
+
+
+def main(options: argparse.Namespace) -> int:
+    made = Report("archive", options)
     with contextlib.ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        is_exact = run(options.kills, options.seed, directory, console)
-    console.print("[green]every message once[/green]" if is_exact else "[red]not exact, or too few kills hit[/red]")
-    return 0 if is_exact else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        made.add(run(options.kills, options.seed, directory, made.say))
+    return made.finish()
