@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos import spark_transform
+from chaos.campaigns import transform
 from testkit.sizes import LONG
 
 from holdfast.pipelines.errors import BadPipelineSetting
@@ -70,5 +70,5 @@ def test_driver_that_is_killed_leaves_each_message_once_made_or_dead(
     """The short form of `make chaos-transform`: a function, a statement and a state in one driver."""
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
     dice, within_s = random.Random(8), TIMEOUT_S - 60  # A driver that hangs is ended, and a broker, before pytest is.
-    found, expected = spark_transform.run(5 if LONG else 1, dice, tmp_path, batches_ahead=12, within_s=within_s)
+    found, expected = transform.run(5 if LONG else 1, dice, tmp_path, batches_ahead=12, within_s=within_s)
     assert found == expected

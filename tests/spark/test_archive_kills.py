@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos import archive
-from rich.console import Console
+from chaos.campaigns import archive
 from testkit.sizes import LONG
 
 from holdfast.spark.archive_files import ArchiveWriter
@@ -46,4 +45,5 @@ def test_driver_that_left_nothing_to_do_was_killed_too_late(tmp_path: Path) -> N
 def test_killed_driver_loses_and_doubles_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One kill in the middle of a batch, one in the middle of a compaction, and a driver that does the rest."""
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
-    assert archive.run(20 if LONG else 2, 8, tmp_path, Console(width=150))
+    outcome = archive.run(20 if LONG else 2, 8, tmp_path, print)
+    assert not outcome.verdict.examples, outcome.verdict.examples

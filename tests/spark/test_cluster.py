@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chaos import archive as chaos_archive
-from chaos import recover as chaos_recover
-from chaos import spark as chaos
+from chaos.campaigns import archive as chaos_archive
+from chaos.campaigns import recover as chaos_recover
+from chaos.campaigns import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python
 from testkit.postgres import Server
 from testkit.sizes import LONG

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from chaos import recover
+from chaos.campaigns import recover
 from chaos.recover_places import Stored, stored_in
 from testkit.postgres import Server, database_for
 
