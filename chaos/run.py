@@ -167,9 +167,9 @@ def run(plan: Plan, tell: Tell | None = None) -> Outcome:
         ends_at = time.monotonic() + (plan.minutes or 0.0) * 60
         if plan.minutes is None:
             script: Iterator[Episode] = one_by_one(plan.seed, [name for name in plan.faults if name in kinds])
-            play = Player(stage, kinds, script, outcome)
+            play = Player(kinds, script, outcome)
         else:
-            play = Player(stage, kinds, episodes(plan.seed, kinds, plan.nodes), outcome, ends_at)
+            play = Player(kinds, episodes(plan.seed, kinds, plan.nodes), outcome, ends_at)
         asyncio.run(conduct(stage, outcome, play, tell=tell, ends_at=ends_at))
     return outcome
 
@@ -179,14 +179,12 @@ class Player:
 
     def __init__(
         self,
-        stage: Stage,
         kinds: Mapping[str, type[Fault]],
         script: Iterator[Episode],
         outcome: Outcome,
         ends_at: float | None = None,
         begun_s: float = BEGUN_S,
     ) -> None:
-        self._stage = stage
         self._kinds = kinds
         self._script = script
         self._outcome = outcome
@@ -203,12 +201,11 @@ class Player:
             if stage.stopping.is_set():
                 return
             self._outcome.episodes += 1
-            self.episode(episode)
+            self._episode(stage, episode)
         if self._ends_at is not None:
             stage.hold(max(0.0, self._ends_at - time.monotonic()))
 
-    def episode(self, episode: Episode) -> None:
-        stage = self._stage
+    def _episode(self, stage: Stage, episode: Episode) -> None:
         name = f"episode {episode.number} ({episode.name})"
         self._outcome.faults.update(act.name for act in episode.acts)
         must = must_go_on(episode.acts, self._kinds, len(stage.nodes))
@@ -216,7 +213,7 @@ class Player:
             stage.will_ask()
         stage.is_alone = len(episode.acts) == 1
         with ThreadPoolExecutor(len(episode.acts), "chaos") as threads:
-            acts = {act.name: threads.submit(self._act, act) for act in episode.acts}
+            acts = {act.name: threads.submit(self._act, stage, act) for act in episode.acts}
             if must:
                 # What was acknowledged before the last of them had begun says nothing.
                 stage.hold(max(act.after_s for act in episode.acts) + self._begun_s)
@@ -230,10 +227,10 @@ class Player:
         except (ClusterFailed, CannotBreak) as error:
             stage.stall(f"cannot be mended after {name}: {error}")
 
-    def _act(self, act: Act) -> None:
-        self._stage.hold(act.after_s)
-        if not self._stage.stopping.is_set():
-            self._kinds[act.name]().run(self._stage, random.Random(act.seed), act.lasts_s)
+    def _act(self, stage: Stage, act: Act) -> None:
+        stage.hold(act.after_s)
+        if not stage.stopping.is_set():
+            self._kinds[act.name]().run(stage, random.Random(act.seed), act.lasts_s)
 
 
 async def conduct(

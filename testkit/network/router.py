@@ -21,6 +21,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -57,10 +58,11 @@ def _device() -> int:
 
 
 class Router:
-    """Packets under way, by when they are due."""
+    """Packets under way, by when they are due. `devices` are file descriptors by address."""
 
-    def __init__(self, devices: dict[bytes, int]) -> None:
+    def __init__(self, devices: Mapping[bytes, int], clock: Callable[[], float] = time.monotonic) -> None:
         self._devices = devices
+        self._clock = clock
         self._held: list[tuple[float, int, int, bytes]] = []
         self._number = 0
         self._dice = random.Random(0)
@@ -78,12 +80,12 @@ class Router:
             return
         delay_s = max(0.0, self._delay_s + self._dice.uniform(-self._jitter_s, self._jitter_s))
         self._number += 1
-        heapq.heappush(self._held, (time.monotonic() + delay_s, self._number, target, packet))
+        heapq.heappush(self._held, (self._clock() + delay_s, self._number, target, packet))
 
     def deliver(self) -> float | None:
         """Everything that is due; how long nothing will be, `None` where nothing is held."""
         while self._held:
-            wait_s = self._held[0][0] - time.monotonic()
+            wait_s = self._held[0][0] - self._clock()
             if wait_s > 0:
                 return wait_s
             _, _, target, packet = heapq.heappop(self._held)

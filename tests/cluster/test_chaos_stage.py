@@ -81,7 +81,7 @@ class _Broken(Fault):
 def _player(at: Stage, kind: type[Fault], ends_at: float | None = None) -> tuple[Player, Outcome]:
     outcome = Outcome(1, "", at.history)
     script = iter([Episode(0, (Act(kind.name, 0.0, 0.05, 1),), 0.0 if ends_at is None else 3600.0)])
-    return Player(at, {kind.name: kind}, script, outcome, ends_at, begun_s=0.0), outcome
+    return Player({kind.name: kind}, script, outcome, ends_at, begun_s=0.0), outcome
 
 
 def test_cluster_that_stands_still_until_a_fault_is_over_is_found() -> None:
