@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-from testkit.commands import CannotBreak, call
+from testkit.programs import CannotBreak, call
 
 # `plain` is a directory as any other.
 DiskKind = Literal["plain", "small", "power"]

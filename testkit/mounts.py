@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from testkit.commands import CannotBreak, missing
 from testkit.disks import Disk
+from testkit.programs import CannotBreak, missing
 
 MIB: Final = 1 << 20
 

@@ -15,8 +15,8 @@ from chaos.report import Report, add_options
 from chaos.run import Outcome
 from testkit import records
 from testkit.checker import check
-from testkit.commands import CannotBreak
 from testkit.history import History
+from testkit.programs import CannotBreak
 
 ROOT = Path(__file__).parents[2]
 
