@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from testkit.batches import ForeignRecord, foreign_records
 from testkit.text_client import TextClient
@@ -48,7 +48,7 @@ class BrokerProcess:
 
     # --- life -------------------------------------------------------------------------------------
 
-    def start(self) -> BrokerProcess:
+    def start(self) -> Self:
         self._runs += 1
         ready = self._files / f"ready-{self._runs}.json"
         command = [*self.wrapper, sys.executable, "-W", "error", "-m", "holdfast.cli", "serve"]
@@ -85,7 +85,7 @@ class BrokerProcess:
         assert self._process.wait(PATIENCE_S) == 0, self.log()
         self._process = None
 
-    def restart(self) -> BrokerProcess:
+    def restart(self) -> Self:
         """Start again on the same data, and on the same ports if they were given."""
         assert self._process is None, "stop it first"
         return self.start()
@@ -110,7 +110,7 @@ class BrokerProcess:
             process.wait(PATIENCE_S)
         self.pid = 0
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         return self.start() if self._process is None else self
 
     def __exit__(self, *_: object) -> None:
@@ -131,6 +131,15 @@ class BrokerProcess:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("this system does not tell how much memory a process has")
+
+    @property
+    def http(self) -> str:
+        """Its HTTP address as commands take it."""
+        return "{}:{}".format(*self.http_address)
+
+    @property
+    def text(self) -> str:
+        return "{}:{}".format(*self.text_address)
 
     # --- talking to it ------------------------------------------------------------------------------
 
@@ -188,6 +197,21 @@ class BrokerProcess:
 
     def stored_values(self, topic: str, partition: int = 0) -> list[bytes]:
         return [record.value or b"" for record in self.stored(topic, partition)]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended and waits for its parent to notice does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that any thread of a process has started and that are still there."""
+    lists = [path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for listed in lists for child in listed.split()]
 
 
 def _address(text: str) -> tuple[str, int]:
