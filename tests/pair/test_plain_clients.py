@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.commands import Running
 from testkit.text_client import CONNACK, PUBACK, SUBACK, TextClient
 from testkit.wait import wait_until
 
 from holdfast.testing.ports import free_port
-from tests.cli.program import Running
 
 WAIT_S = 20.0
 

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from testkit.commands import holdfast
 from testkit.processes import BrokerProcess
 from testkit.text_client import PUBACK, SUBACK
 from testkit.wait import wait_until
 
 from holdfast.client import PairPublisher, PairSubscriber
 from holdfast.testing.ports import free_port
-from tests.cli.program import holdfast
 from tests.pair.partners import plain, status, wait_until_alone, wait_until_in_step
 
 Two = tuple[BrokerProcess, BrokerProcess]

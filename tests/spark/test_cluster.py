@@ -17,6 +17,7 @@ from chaos.campaigns import archive as chaos_archive
 from chaos.campaigns import recover as chaos_recover
 from chaos.campaigns import spark as chaos
 from chaos.spark_cluster import SparkCluster, bare_python
+from testkit.commands import HOLDFAST, environment, holdfast_process
 from testkit.postgres import Server
 from testkit.sizes import LONG
 from testkit.wait import wait_until
@@ -24,7 +25,6 @@ from testkit.wait import wait_until
 from holdfast import NewMessage
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.testing import LocalCluster
-from tests.cli.program import HOLDFAST, environment, holdfast
 from tests.spark import audit_by_hand
 from tests.spark.audit_by_hand import COUNTS, random_log, write
 
@@ -87,7 +87,7 @@ def test_audit_on_a_cluster_finds_what_plain_python_does(spark: SparkCluster, tm
     files = ("--sent", write(tmp_path / "sent.ndjson", sent), "--received", write(tmp_path / "got.ndjson", received))
     conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
     options = ("--master", spark.master, *conf, "--json")
-    ended = holdfast("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=AUDIT_S)
+    ended = holdfast_process("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=AUDIT_S)
     assert ended.code == 1, ended
     found = json.loads(ended.lines[-1])
     expected = audit_by_hand.verdict(sent, received)

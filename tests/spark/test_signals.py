@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from testkit.commands import HOLDFAST, environment
 from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
-from tests.cli.program import HOLDFAST, environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

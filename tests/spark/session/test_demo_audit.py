@@ -14,9 +14,9 @@ import pytest
 from chaos.run import Plan, run
 from pyspark.sql import SparkSession
 from testkit import records
+from testkit.commands import holdfast_process
 
 from holdfast import pipelines
-from tests.cli.program import holdfast
 
 DEMOS = {
     "broker": ("--seconds", "4"),
@@ -47,7 +47,7 @@ def played(place: Path) -> Played:
             records.write(outcome.history, place / name)
             return {"sent": outcome.history.sent, "acknowledged": outcome.history.acknowledged}
         out = () if name in WITHOUT_PICTURE else ("--out", str(place / name))
-        ended = holdfast("demo", name, *DEMOS[name], *out, "--record", str(place / name), "--json")
+        ended = holdfast_process("demo", name, *DEMOS[name], *out, "--record", str(place / name), "--json")
         assert ended.code == 0, ended
         return ended.json
 
