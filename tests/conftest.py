@@ -26,9 +26,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("shared")
 
-# They share one Spark session and one broker, or one Spark cluster, which take longer to start than most of these tests
-# to run.
-ONE_PROCESS: Final = ("tests/spark/session/", "tests/spark/test_cluster.py")
+# They share what takes longer to start than most of these tests to run: a Spark session, a Spark cluster, a cluster, a
+# performance.
+ONE_PROCESS: Final = (
+    "tests/spark/session/",
+    "tests/spark/test_cluster.py",
+    "tests/cli/test_cluster.py",
+    "tests/cli/test_demo_membership.py",
+)
 
 
 class Scheduling(LoadScopeScheduling):
