@@ -11,20 +11,12 @@ from tests.cli.program import Broker
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One broker for all tests that need nothing of it but to be there; each uses topics of its own."""
-    shared = Broker(tmp_path_factory.mktemp("broker"))
-    shared.start()
-    try:
+    with Broker(tmp_path_factory.mktemp("broker")) as shared:
         yield shared
-    finally:
-        shared.kill()
 
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker that the test may stop, kill and start again."""
-    own = Broker(tmp_path)
-    own.start()
-    try:
+    with Broker(tmp_path) as own:
         yield own
-    finally:
-        own.kill()

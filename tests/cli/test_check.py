@@ -10,9 +10,10 @@ from http.server import BaseHTTPRequestHandler
 from typing import ClassVar
 
 import pytest
+from testkit.commands import holdfast
 
 from holdfast.testing.ports import free_port
-from tests.cli.program import Broker, holdfast
+from tests.cli.program import Broker
 
 
 def test_ready_broker(broker: Broker) -> None:

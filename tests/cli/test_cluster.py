@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from testkit.commands import HOLDFAST, Ended, Running, environment, holdfast
 from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
-from tests.cli.program import HOLDFAST, Ended, Running, environment, holdfast, numbered
+from tests.cli.program import numbered
 
 SERVER = "--server"
 
@@ -32,7 +33,7 @@ def whole(cluster: LocalCluster) -> LocalCluster:
     return cluster
 
 
-def ok(cluster: LocalCluster, *arguments: str, given: bytes | None = None) -> Ended:
+def ok(cluster: LocalCluster, *arguments: str, given: bytes = b"") -> Ended:
     """A command that has to work with all addresses given, whoever is away."""
     ended = holdfast(*arguments, SERVER, ",".join(cluster.http_addresses), given=given)
     assert ended.code == 0, ended

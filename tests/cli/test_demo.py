@@ -1,36 +1,54 @@
-"""`holdfast demo`: it really kills a broker, or a cluster's leader, and its verdict is worth something."""
+"""`holdfast demo`: interrupted, it leaves nothing behind, and its verdict is worth something."""
 
 from __future__ import annotations
 
-import os
+import re
 import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+from testkit.commands import Running, holdfast
+from testkit.processes import children, is_alive
 from testkit.wait import wait_until
 
 from holdfast.cli.demo import timeline
 from holdfast.cli.demo.cluster_score import ClusterScore, Reader
 from holdfast.cli.demo.tally import Verdict, judge
-from tests.cli.program import Running, holdfast
 
 
-def test_interrupted_demo_leaves_no_broker_behind() -> None:
-    with Running("demo", "broker") as playing:
-        started = playing.line().decode()
-        assert "broker started on" in started
-        pid = int(started.rsplit("process ", 1)[1].rstrip(")\n"))
+@pytest.mark.parametrize(
+    ("name", "words", "processes"),
+    [
+        ("broker", "broker started", 1),
+        ("cluster", "nodes are up", 3),
+        ("failover", "are connected", 2),
+        ("outage", "broker started", 2),
+    ],
+)
+def test_interrupted_demo_leaves_nothing_behind(name: str, words: str, processes: int, tmp_path: Path) -> None:
+    out = () if name == "broker" else ("--out", str(tmp_path))
+    with Running("demo", name, *out) as playing:
+        told = ""
+        while words not in told:
+            told += (line := playing.line().decode())
+            assert line, playing.ended()
+        # A database is nobody's child.
+        started = {*children(playing.process.pid), *map(int, re.findall(r"\(process (\d+)\)", told))}
+        assert len(started) >= processes
         ended = playing.end(signal.SIGINT)
     assert ended.code == 130 and "Traceback" not in ended.err
-    wait_until(lambda: not _is_alive(pid), "the broker is gone")
+    wait_until(lambda: not any(map(is_alive, started)), f"all of {started} are gone")
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def test_demo_that_cannot_be_says_why() -> None:
+    for arguments, said in (
+        (("cluster", "--kill-after", "5", "--back-after", "4"), "must come before"),
+        (("failover", "--kill-after", "30"), "is no duration"),
+        (("membership", "--scene", "tragedy"), "there is no scene tragedy"),
+    ):
+        ended = holdfast("demo", *arguments)
+        assert ended.code == 2 and said in ended.err, ended
 
 
 def test_verdict() -> None:
@@ -40,27 +58,6 @@ def test_verdict() -> None:
     assert judge([1, 2, 3], [1, 3, 2]) == Verdict(3, 0, 0, 1)
     assert judge([1, 2, 3], [1, 2, 1, 2, 3]) == Verdict(5, 0, 2, 0)
     assert judge([], []) == Verdict(0, 0, 0, 0)
-
-
-# --- a cluster ----------------------------------------------------------------------------------------------
-
-
-def test_demo_of_a_cluster_that_cannot_be_says_why() -> None:
-    ended = holdfast("demo", "cluster", "--kill-after", "5", "--back-after", "4")
-    assert ended.code == 2 and "must come before" in ended.err
-
-
-def test_interrupted_demo_leaves_no_cluster_behind(tmp_path: Path) -> None:
-    with Running("demo", "cluster", "--out", str(tmp_path)) as playing:
-        playing.line()
-        assert "nodes are up" in playing.line().decode()
-        children = Path(f"/proc/{playing.process.pid}/task").glob("*/children")
-        pids = [int(pid) for listed in children for pid in listed.read_text().split()]
-        assert len(pids) >= 3
-        ended = playing.end(signal.SIGINT)
-    assert ended.code == 130 and "Traceback" not in ended.err
-    for pid in pids:
-        wait_until(lambda pid=pid: not _is_alive(pid), "the node is gone")
 
 
 def test_verdict_on_a_cluster() -> None:

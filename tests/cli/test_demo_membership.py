@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from testkit.commands import holdfast
 
 from holdfast.cli.demo.broker_lines import BrokerLines
 from holdfast.cli.demo.membership_play import SCENES, Check, MembershipPlay, Scene
 from holdfast.cli.demo.same_timeouts import TICKS_MAX, Duel
-from tests.cli.program import holdfast
 
 
 class Played(NamedTuple):
@@ -126,23 +126,20 @@ def test_verdict_for_machines_has_every_check() -> None:
     assert scene["scene"] == "same-election-timeout" and all(check["holds"] for check in scene["checks"])
 
 
-def test_unknown_scene_is_refused() -> None:
-    played = holdfast("demo", "membership", "--scene", "tragedy")
-    assert played.code == 2 and "there is no scene tragedy" in played.err and "fault-tolerance" in played.err
-
-
 def test_a_scene_with_a_check_that_does_not_hold_is_not_passed() -> None:
     assert Scene("one", [Check("it holds", holds=True)]).is_passed
     assert not Scene("two", [Check("it holds", holds=True), Check("it does not", holds=False)]).is_passed
 
 
 def test_a_check_waits_and_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.demo.membership_play._PATIENCE_S", 0.05)
-    monkeypatch.setattr("holdfast.cli.demo.membership_play._NEVER_S", 0.05)
-    play = MembershipPlay(lambda line: None)
-    play._check("never true", lambda: False)
-    play._check_never("always true", lambda: True)
-    assert [check.holds for check in play._checks] == [False, False]
+    def scene(play: MembershipPlay) -> None:
+        play.check("never true", lambda: False)
+        play.check_never("always true", lambda: True)
+
+    monkeypatch.setitem(SCENES, "hopeless", scene)
+    play = MembershipPlay(lambda line: None, patience_s=0.05, never_s=0.05)
+    play.perform(["hopeless"])
+    assert [check.holds for check in play.scenes[0].checks] == [False, False]
 
 
 def test_equal_timeouts_elect_nobody_and_different_ones_do() -> None:

@@ -9,37 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.commands import Running, holdfast
 from testkit.wait import wait_until
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
-from tests.cli.program import Broker, Running, holdfast
+from tests.cli.program import Broker
 
 
 @pytest.fixture
 def two_brokers(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
     """Two plain brokers, which know nothing of each other: what the commands do with a pair shows all the same."""
-    brokers = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        brokers.append(Broker(tmp_path / name))
-        brokers[-1].start()
-    try:
-        yield brokers[0], brokers[1]
-    finally:
-        for broker in brokers:
-            broker.kill()
+    with Broker(tmp_path / "first") as first, Broker(tmp_path / "second") as second:
+        yield first, second
 
 
 def values_in(broker: Broker, topic: str) -> list[bytes]:
     with broker.client() as client:
         return [message.value for message in client.read(topic, messages_max=10_000)]
-
-
-def reading(topic: str, *arguments: str) -> Running:
-    return Running("subscribe", topic, *arguments)
 
 
 def subscribed(topic: str, *brokers: Broker) -> None:
@@ -53,7 +44,7 @@ def subscribed(topic: str, *brokers: Broker) -> None:
 
 
 def test_one_address_is_a_plain_broker(broker: Broker) -> None:
-    with reading("plain", broker.text, "--count", "2") as reader:
+    with Running("subscribe", "plain", broker.text, "--count", "2") as reader:
         subscribed("plain", broker)
         published = holdfast("publish", "plain", "Hello | you", broker.text)
         assert (published.code, published.text) == (0, f"[{broker.text}] plain Hello | you\n")
@@ -68,7 +59,7 @@ def test_an_empty_address_stands_for_a_broker_that_there_is_not(tmp_path: Path) 
     both = (f"localhost:{port}", "")
     with Running("primary", str(port), "", "--memory", "--ready-file", str(ready)) as alone:
         wait_until(lambda: ready.exists() and bool(ready.read_text().strip()), "it serves")
-        with reading("topicA", *both, "--count", "1") as reader:
+        with Running("subscribe", "topicA", *both, "--count", "1") as reader:
             published = holdfast("publish", "topicA", "Hello", *both)
             while published.code == 0 and reader.process.poll() is None:
                 published = holdfast("publish", "topicA", "Hello", *both)
@@ -81,7 +72,7 @@ def test_an_empty_address_stands_for_a_broker_that_there_is_not(tmp_path: Path) 
 def test_seeds_commands_survive_the_death_of_the_first_broker(two_brokers: tuple[Broker, Broker]) -> None:
     first, second = two_brokers
     both = (first.text, second.text)
-    with reading("topicC", *both, "--count", "60") as reader:
+    with Running("subscribe", "topicC", *both, "--count", "60") as reader:
         subscribed("topicC", first, second)
         with Running("publish", "topicC", "--rate", "30", "--sequence", "--for", "2s", *both) as publishing:
             assert publishing.line().decode() == f"[{first.text}] topicC 1\n"
@@ -92,11 +83,10 @@ def test_seeds_commands_survive_the_death_of_the_first_broker(two_brokers: tuple
     assert f"lost the broker at {first.text}" in published.err
     assert re.search(r"topicC: 60 messages sent, 60 acknowledged, \d+ resent, 1 switch\n", published.err)
     assert ended.code == 0 and f"lost the broker at {first.text}" in ended.err
-    sources, numbers = zip(
-        *(re.fullmatch(r"\[(.*)\] topicC (\d+)", line).groups() for line in ended.lines), strict=True
-    )  # type: ignore[union-attr]
-    assert [int(number) for number in numbers] == list(range(1, 61)), "each once, and in order"
-    assert sources[0] == first.text and sources[-1] == second.text
+    numbered_lines = enumerate(ended.lines, 1)
+    sources = [line.removeprefix("[").removesuffix(f"] topicC {number}") for number, line in numbered_lines]
+    assert len(sources) == 60 and set(sources) == {*both}, "each once, and in order"
+    assert (sources[0], sources[-1]) == both
     # What was kept went over as well: the second one has everything that the publisher still had.
     assert values_in(second, "topicC")[-1] == b"60"
 
@@ -134,7 +124,7 @@ def test_lines_of_standard_input_and_of_a_file_keep_their_order(broker: Broker, 
 
 
 def test_json_says_broker_id_and_value(broker: Broker) -> None:
-    with reading("json", broker.text, "--json", "--count", "2") as reader:
+    with Running("subscribe", "json", broker.text, "--json", "--count", "2") as reader:
         subscribed("json", broker)
         paced = holdfast("publish", "json", "--sequence", "--rate", "100", "--count", "1", broker.text, "--json")
         with broker.client() as client:
@@ -147,7 +137,7 @@ def test_json_says_broker_id_and_value(broker: Broker) -> None:
 
 
 def test_reader_under_a_name_goes_on_where_it_left(broker: Broker) -> None:
-    with reading("named", broker.text, "--as", "billing", "--count", "1") as reader:
+    with Running("subscribe", "named", broker.text, "--as", "billing", "--count", "1") as reader:
         subscribed("named", broker)
         holdfast("publish", "named", "1", broker.text)
         assert reader.ended().lines == [f"[{broker.text}] named 1"]
@@ -160,7 +150,7 @@ def test_too_few_messages_in_time_and_signals_are_exit_codes(broker: Broker) -> 
     ended = holdfast("subscribe", "silent", broker.text, "--count", "1", "--timeout", "300ms")
     assert ended.code == 1 and "0 messages of 1 came" in ended.err
     for how, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-        with reading(f"silent-{code}", broker.text) as reader:
+        with Running("subscribe", f"silent-{code}", broker.text) as reader:
             subscribed(f"silent-{code}", broker)
             ended = reader.end(how)
         assert (ended.code, ended.err) == (code, "")

@@ -8,18 +8,19 @@ import os
 import re
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 from rich.console import Console
+from testkit.commands import holdfast
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -28,17 +29,17 @@ from holdfast import spark as connector
 from holdfast.cli import output
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
-from holdfast.cli.pipeline.commands import _conclude
-from holdfast.cli.pipeline.insight import _look_again, _show
-from holdfast.cli.pipeline.recover import _conclude as concluded
+from holdfast.cli.pipeline.commands import conclude
+from holdfast.cli.pipeline.insight import look_again, show
+from holdfast.cli.pipeline.recover import conclude as conclude_recovery
 from holdfast.pipelines import archiving, audit_page, frame, reaching, streams, transform_query
 from holdfast.pipelines.audit_verdict import Verdict
 from holdfast.pipelines.errors import BadPipelineSetting, PipelineFailed, from_spark
 from holdfast.pipelines.insight_findings import Insight
 from holdfast.pipelines.recover_run import Recovered
 from holdfast.pipelines.streams import StreamRun
+from holdfast.pipelines.transform_plans import Transform
 from holdfast.recovery.backlog import Outcome
-from tests.cli.program import holdfast
 
 KNOWN = {"sent": list, "out": str}
 FILE = """
@@ -93,10 +94,10 @@ def test_broker_that_is_away_between_looks_is_waited_for(capsys: pytest.CaptureF
     def gone() -> None:
         raise from_spark("x: [topic_not_found] there is no topic 'orders'\n at")
 
-    _look_again(away)
+    look_again(away)
     assert "Connection refused; looks again" in capsys.readouterr().err
     with pytest.raises(PipelineFailed, match="there is no topic"):
-        _look_again(gone)
+        look_again(gone)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_nought_is_a_value_and_a_flag_that_was_not_given_is_none() -> None:
 def test_flags_go_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "pipelines.toml"
     file.write_text(FILE)
-    none = {"master": None, "conf": {}, "sent": None, "out": None}
+    none: dict[str, object] = {"master": None, "conf": {}, "sent": None, "out": None}
     assert frame.settings("audit", file, KNOWN, none) == (
         "local[1]",
         {"spark.driver.memory": "1g"},
@@ -182,7 +183,7 @@ def test_what_records_say_is_not_for_the_terminal(
         rate={"from_ms": 0, "bin_ms": 10},
         examples={"lost": [example]},
     )
-    _conclude(verdict, 1.0, tmp_path / "[/red]\x1b[2J", as_json=False)
+    conclude(verdict, 1.0, tmp_path / "[/red]\x1b[2J", as_json=False)
     told = capsys.readouterr().out
     assert '"[/bold]"' in told and "[/red]\\x1b[2J/audit.html" in told
     assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
@@ -209,7 +210,7 @@ def test_what_messages_say_is_not_for_the_terminal(
         errors=[{"topic": "orders", "kind": evil, "dead": 1, "error": evil}],
         cursors=[{"topic": "orders", "cursor": evil, "lag": 1}],
     )
-    _show(found, 1.0, str(tmp_path), as_json=as_json, again_s=None)
+    show(found, 1.0, str(tmp_path), as_json=as_json, again_s=None)
     told = capsys.readouterr().out
     assert told.count("[/bold]") >= 4
     assert all(each.isprintable() for each in told.replace("\n", "")), ascii(told)
@@ -320,33 +321,34 @@ def test_task_that_fails_on_one_machine_is_tried_once_more(
     assert masters == [started]
 
 
-def progress_of_a_stage(rows: int | None, **settings: bool) -> frame.Progress:
-    """With one stage that began ten seconds ago, of whose rows Spark tells or does not."""
+def progress_of_stages(stages: list[int], rows: int | None, *, has_rows: bool = True) -> frame.Progress:
+    """With stages that began ten seconds ago, of whose rows Spark tells or does not."""
     stage = SimpleNamespace(stageId=1, numCompletedTasks=1, numTasks=2)
-    tracker = SimpleNamespace(getActiveStageIds=lambda: [1], getStageInfo=lambda _: stage)
+    tracker = SimpleNamespace(getActiveStageIds=lambda: stages, getStageInfo=lambda _: stage)
     context = MagicMock(statusTracker=lambda: tracker)
     told = context._jsc.sc().statusStore().lastStageAttempt.return_value
     told.inputRecords.return_value = rows
-    told.submissionTime().get().getTime.return_value = (time.time() - 10) * 1000
+    told.submissionTime().get().getTime.return_value = 90_000
     if rows is None:
         context._jsc.sc.side_effect = Py4JError("there is no such method")
-    return frame.Progress(SimpleNamespace(sparkContext=context), "x", **settings)  # type: ignore[arg-type]
+    session: Any = SimpleNamespace(sparkContext=context)
+    return frame.Progress(session, "x", has_rows=has_rows, monotonic_s=lambda: 5.0, wall_s=lambda: 100.0)
 
 
 def test_line_of_progress_has_one_rate_and_that_of_the_batch_under_way() -> None:
-    progress = progress_of_a_stage(5000)
-    stages = progress._running()
-    assert re.fullmatch(r"x: starts: 1 of 2 tasks, 10,000 rows, (1,000|9\d\d) rows/s, 0 s", progress._line(stages))
+    stages = [1]
+    progress = progress_of_stages(stages, 5000)
+    assert progress.line() == "x: starts: 1 of 2 tasks, 10,000 rows, 1,000 rows/s, 0 s"
     progress.tell("batch 0 done, 7 rows/s")
-    assert progress._line(stages) == "x: batch 0 done, 7 rows/s: 1 of 2 tasks, 0 s"
+    assert progress.line() == "x: batch 0 done, 7 rows/s: 1 of 2 tasks, 0 s"
+    stages.clear()
     progress.tell("archives 5 messages")
-    assert progress._line([]) == "x: archives 5 messages, 0 s"
+    assert progress.line() == "x: archives 5 messages, 0 s"
 
 
 @pytest.mark.parametrize(("rows", "has_rows"), [(None, True), (5000, False)])
 def test_line_of_progress_does_without_rows_that_spark_does_not_know(rows: int | None, has_rows: bool) -> None:
-    progress = progress_of_a_stage(rows, has_rows=has_rows)
-    assert progress._line(progress._running()) == "x: starts: 1 of 2 tasks, 0 s"
+    assert progress_of_stages([1], rows, has_rows=has_rows).line() == "x: starts: 1 of 2 tasks, 0 s"
 
 
 def test_line_of_insight_says_which_look_how_fast_and_how_far_readers_are_behind(
@@ -530,7 +532,7 @@ def flawed(**counts: int) -> Verdict:
 
 @pytest.mark.usefixtures("narrow")
 def test_audit_in_80_columns_breaks_no_word_and_no_example(capsys: pytest.CaptureFixture[str]) -> None:
-    _conclude(flawed(lost=5, duplicated=1), 1.0, None, as_json=False)
+    conclude(flawed(lost=5, duplicated=1), 1.0, None, as_json=False)
     told = capsys.readouterr().out.splitlines()
     assert told[1].split() == ["topic", "part", "sent", "acked", "received", "lost", "dupl.", "order", "phantom"]
     assert told[2].split()[:5] == ["orders", "11", *["10,000,000"] * 3]
@@ -549,7 +551,7 @@ def test_audit_in_80_columns_breaks_no_word_and_no_example(capsys: pytest.Captur
 def test_audit_says_which_flaws_were_allowed(
     counts: dict[str, int], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _conclude(flawed(**counts), 1.0, None, as_json=False, allowed=["duplicated", "phantom"])
+    conclude(flawed(**counts), 1.0, None, as_json=False, allowed=["duplicated", "phantom"])
     assert capsys.readouterr().out.splitlines()[-1] == words
 
 
@@ -576,7 +578,7 @@ def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
         errors=[],
         cursors=[],
     )
-    _show(found, 1.0, None, as_json=False, again_s=None)
+    show(found, 1.0, None, as_json=False, again_s=None)
     told = capsys.readouterr()
     lines = told.out.splitlines()
     assert lines[0].split() == ["topic", "messages", "mean/s", "peak/s", "bytes", "lag"]
@@ -590,7 +592,7 @@ def test_insight_begins_on_a_line_of_its_own_and_fits_80_columns(
 def test_second_recovery_says_that_nothing_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "recovered").mkdir()
     (tmp_path / "recovered" / "one.buf").touch()
-    concluded(Recovered(), 0.6, [str(tmp_path)], as_json=False)
+    conclude_recovery(Recovered(), 0.6, [str(tmp_path)], as_json=False)
     assert capsys.readouterr().out == "nothing waits; 1 file is in recovered/\n"
 
 
@@ -603,7 +605,7 @@ def test_wrong_keyword_of_transform_is_told_with_those_there_are_before_anything
 def test_every_argument_in_python_is_an_option_or_in_the_documentation(name: str) -> None:
     shared = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text("utf-8").partition("\n## Record files")[0]
     functions = [getattr(pipelines, name)]
-    functions += [transform_query.run_transform, transform_query.Transform] if name == "transform" else []
+    functions += [transform_query.run_transform, Transform] if name == "transform" else []
     given = {each for function in functions for each in inspect.signature(function).parameters}
     command = get_command(app).commands["pipeline"].commands[name]  # type: ignore[attr-defined]
     options = {each.name for each in command.params}

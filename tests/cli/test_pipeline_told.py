@@ -21,7 +21,7 @@ from holdfast import spark as connector
 from holdfast.cli.app import app
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.pipelines import frame
-from holdfast.pipelines.audit_verdict import Verdict, _nothing_sent
+from holdfast.pipelines.audit_verdict import Verdict, nothing_sent
 from holdfast.pipelines.errors import from_spark
 
 OPTIONS = "spark.driver.defaultJavaOptions"
@@ -158,7 +158,7 @@ def test_broker_that_is_away_is_told_before_spark_is_started(
 def test_file_that_holds_no_text_is_named_first_and_shown_in_a_few_characters() -> None:
     verdict = Verdict(Counter(malformed=3), [], [], {}, {})
     verdict.examples["malformed"] = [{"file": "file:/a.bin", "line": "\x00\ufffd\x1b[31m" * 50}]
-    told = _nothing_sent(verdict)
+    told = nothing_sent(verdict)
     assert told.startswith("file:/a.bin: ") and len(told) < 300 and told.endswith("…")
     assert told.removesuffix("…").isascii() and told.isprintable()
 

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from testkit.commands import holdfast
 from testkit.wait import wait_until
 from typer.testing import CliRunner
 
@@ -17,7 +18,7 @@ from holdfast.cli.reading import Reader
 from holdfast.model.errors import RemoteError
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
-from tests.cli.program import Broker, holdfast, numbered
+from tests.cli.program import Broker, numbered
 
 
 def offset_of(broker: Broker, topic: str, name: str) -> int:
@@ -219,19 +220,15 @@ class _WithoutMajority:
 
 async def test_subscriber_waits_for_a_majority_as_for_a_broker() -> None:
     away = _WithoutMajority("no_quorum")
-    await Reader("orders", None, count=1, timeout_s=None, as_json=False)._print_some(away)  # type: ignore[arg-type]
+    await Reader("orders", None, count=1, timeout_s=None, as_json=False).print_some(away)  # type: ignore[arg-type]
     assert away.tries == 3
     removed = _WithoutMajority("node_removed")
     with pytest.raises(RemoteError):
-        await Reader("orders", None, count=1, timeout_s=None, as_json=False)._print_some(removed)  # type: ignore[arg-type]
+        await Reader("orders", None, count=1, timeout_s=None, as_json=False).print_some(removed)  # type: ignore[arg-type]
 
 
 def test_callback_to_a_name_that_leads_nowhere_allowed_is_warned_about(tmp_path: Path) -> None:
-    own = Broker(tmp_path, "--callback-networks", "10.0.0.0/8")
-    own.start()
-    try:
+    with Broker(tmp_path, "--callback-networks", "10.0.0.0/8") as own:
         made = own.ok("subscribe", "orders", "--callback", "localhost:9999")
         assert "nothing is delivered to localhost:9999 for now: callbacks may not go to" in made.err
         assert own.run("subscriptions", "list", "nosuch").code == 1
-    finally:
-        own.kill()

@@ -8,7 +8,9 @@ import subprocess
 import threading
 from typing import NamedTuple
 
-from tests.cli.program import DEADLINE_S, HOLDFAST, Broker, environment, numbered
+from testkit.commands import DEADLINE_S, HOLDFAST, environment
+
+from tests.cli.program import Broker, numbered
 
 
 class Seen(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from chaos.campaigns import transform
+from testkit.commands import holdfast
 from testkit.sizes import LONG
 
 from holdfast.pipelines.errors import BadPipelineSetting
 from holdfast.pipelines.transform_functions import Found
 from holdfast.pipelines.transform_plans import Transform
-from tests.cli.program import holdfast
 
 TIMEOUT_S = 1800 if LONG else 600
 

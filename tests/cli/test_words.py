@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 import typer
+from testkit.commands import environment, holdfast
 
 from holdfast.cli import output, sources
 from holdfast.cli.pacing import paced
 from holdfast.cli.quantities import bytes_text, duration_s, duration_text, plural, rate_per_s, size_bytes
 from holdfast.model.errors import TooLarge
-from tests.cli.program import environment, holdfast
 
 
 def test_table_shows_what_others_wrote_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

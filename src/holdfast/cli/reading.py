@@ -67,7 +67,7 @@ class Reader:
                 if sys.stdin.isatty() and sys.stderr.isatty():
                     output.note(f"reading {self._topic}; Ctrl-C leaves")
                 while self._count is None or self.printed < self._count:
-                    if not await self._print_some(subscription):
+                    if not await self.print_some(subscription):
                         break
         except asyncio.CancelledError:
             if not self.terminated:
@@ -77,7 +77,7 @@ class Reader:
         self.terminated = True
         task.cancel()
 
-    async def _print_some(self, subscription: Subscription) -> bool:
+    async def print_some(self, subscription: Subscription) -> bool:
         """Print the next messages and acknowledge them; `False` if none came in time."""
         while True:
             try:

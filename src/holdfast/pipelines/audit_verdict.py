@@ -111,7 +111,7 @@ def _audit_records(
         verdict = _verdict(facts, from_ms, bin_ms, every_receiver=every_receiver)
         _count_malformed(verdict, {"sent": sent, "received": received})
         if not verdict.counts["sent"]:
-            raise BadRecords(_nothing_sent(verdict))
+            raise BadRecords(nothing_sent(verdict))
         tell("gathering examples")
         _add_examples(verdict, rows, late)
     finally:
@@ -129,7 +129,7 @@ class _Facts(NamedTuple):
     silences: Sequence[Row]
 
 
-def _nothing_sent(verdict: Verdict) -> str:
+def nothing_sent(verdict: Verdict) -> str:
     bad = verdict.counts["malformed"]
     if not bad:
         return _NOTHING_SENT

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,7 +101,15 @@ class Progress:
     where `has_rows` says that rows of Spark's are not what the pipeline counts.
     """
 
-    def __init__(self, spark: SparkSession, name: str, *, has_rows: bool = True) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        *,
+        has_rows: bool = True,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         self._context = spark.sparkContext
         self._tracker = self._context.statusTracker()
         self._name = name
@@ -109,7 +117,9 @@ class Progress:
         self._what = "starts"
         self._ending = ""
         self._first_stage = self._next_stage = 0
-        self._began = time.monotonic()
+        self._monotonic_s = monotonic_s
+        self._wall_s = wall_s
+        self._began = monotonic_s()
         self._told = self._began
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)
@@ -135,7 +145,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._began
+        return self._monotonic_s() - self._began
 
     def _watch(self) -> None:
         looked, ending = self._began, ""
@@ -143,22 +153,24 @@ class Progress:
             if self._ending != ending:
                 ending = self._ending
                 self._told = 0.0
-            elif time.monotonic() - looked < _LOOK_S:
+            elif self._monotonic_s() - looked < _LOOK_S:
                 continue
-            looked = time.monotonic()
-            stages = self._running()
+            looked = self._monotonic_s()
+            line = self.line()
             if sys.stderr.isatty():
-                print(f"\r{self._line(stages)}\033[K", end="", file=sys.stderr, flush=True)
-            elif time.monotonic() - self._told >= _LINE_S:
-                self._told = time.monotonic()
-                print(self._line(stages), file=sys.stderr, flush=True)
+                print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
+            elif self._monotonic_s() - self._told >= _LINE_S:
+                self._told = self._monotonic_s()
+                print(line, file=sys.stderr, flush=True)
 
-    def _running(self) -> list[SparkStageInfo]:
+    def _running_stages(self) -> list[SparkStageInfo]:
         ids = self._tracker.getActiveStageIds()
         self._next_stage = max(self._next_stage, *(each + 1 for each in ids), 0)
         return [stage for each in ids if (stage := self._tracker.getStageInfo(each)) is not None]
 
-    def _line(self, stages: Sequence[SparkStageInfo]) -> str:
+    def line(self) -> str:
+        """What there is to tell now."""
+        stages = self._running_stages()
         what = self._ending or self._what
         done = sum(stage.numCompletedTasks for stage in stages)
         tasks = sum(stage.numTasks for stage in stages)
@@ -176,14 +188,14 @@ class Progress:
             store = self._context._jsc.sc().statusStore()
         except (Py4JError, AttributeError):
             return ""
-        rows, began_s = 0, time.time()
+        rows, began_s = 0, self._wall_s()
         for stage in stages[-_STAGES_MAX:]:
             with contextlib.suppress(Py4JError):
                 told = store.lastStageAttempt(stage)
                 if read := told.inputRecords():
                     rows += read
                     began_s = min(began_s, told.submissionTime().get().getTime() / 1000)
-        return f", {rows:,} rows, {rows / max(time.time() - began_s, 0.001):,.0f} {_RATE}" if rows else ""
+        return f", {rows:,} rows, {rows / max(self._wall_s() - began_s, 0.001):,.0f} {_RATE}" if rows else ""
 
 
 class Stop:

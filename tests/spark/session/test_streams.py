@@ -134,7 +134,7 @@ def test_line_of_progress_says_how_many_rows_were_read_and_how_fast(spark: Spark
             yield batch
 
     progress = frame.Progress(spark, "audit")
-    progress._running()
+    progress.line()
     progress.tell("batch 1 done, 5 rows/s")
     progress.tell("reading")
     rows = spark.range(0, 8000, 1, 16).mapInArrow(slowly, "id long")
@@ -143,7 +143,7 @@ def test_line_of_progress_says_how_many_rows_were_read_and_how_fast(spark: Spark
     lines: list[str] = []
     while working.is_alive():
         time.sleep(0.02)
-        lines.append(progress._line(progress._running()))
+        lines.append(progress.line())
     working.join()
     line = re.compile(r"audit: reading: \d+ of 16 tasks, [\d,]+ rows, [\d,]+ rows/s, \d+ s")
     assert any(map(line.fullmatch, lines)), lines[-1]

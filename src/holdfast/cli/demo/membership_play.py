@@ -131,7 +131,11 @@ class Book:
 class MembershipPlay:
     """One performance; `scenes` has what was shown so far."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], *, patience_s: float = _PATIENCE_S, never_s: float = _NEVER_S
+    ) -> None:
+        self._patience_s = patience_s
+        self._never_s = never_s
         self.lines = BrokerLines(tell)
         self.book = Book()
         self.scenes: list[Scene] = []
@@ -182,12 +186,12 @@ class MembershipPlay:
         self.lines.settle()
         self.lines.tell(f"\n==================== {text} ====================")
 
-    def _check(self, what: str, holds: Callable[[], bool]) -> None:
+    def check(self, what: str, holds: Callable[[], bool]) -> None:
         """Something that comes true, if it is true."""
-        self._checks.append(Check(what, self.lines.wait_until(holds, _PATIENCE_S)))
+        self._checks.append(Check(what, self.lines.wait_until(holds, self._patience_s)))
 
-    def _check_never(self, what: str, happens: Callable[[], bool]) -> None:
-        self._checks.append(Check(what, not self.lines.wait_until(happens, _NEVER_S)))
+    def check_never(self, what: str, happens: Callable[[], bool]) -> None:
+        self._checks.append(Check(what, not self.lines.wait_until(happens, self._never_s)))
 
     def _subscriber(self, cluster: LocalCluster, node: str) -> Subscriber:
         from holdfast.testing.ports import HOST
@@ -226,7 +230,7 @@ class MembershipPlay:
             subscriber = self._subscriber(cluster, "n1")
             self._heading("Publish")
             self._publish(cluster, "n1", HELLO)
-            self._check("the subscriber got the message", lambda: subscriber.received == [HELLO])
+            self.check("the subscriber got the message", lambda: subscriber.received == [HELLO])
 
     def one_subscriber(self) -> None:
         with self._brokers(2) as cluster:
@@ -234,11 +238,11 @@ class MembershipPlay:
             subscriber = self._subscriber(cluster, "n1")
             self._heading("Publish to Node 2")
             self._publish(cluster, "n2", HELLO)
-            self._check(
+            self.check(
                 "subscribed at one node, it gets what is published at the other", lambda: subscriber.received == [HELLO]
             )
             self._unsubscribe_and_publish(cluster, subscriber)
-            self._check_never("it gets nothing once it has unsubscribed", lambda: "Hello, later" in subscriber.received)
+            self.check_never("it gets nothing once it has unsubscribed", lambda: "Hello, later" in subscriber.received)
             self._heading("Away and Back")
             again = self._subscriber(cluster, "n2")
             again.close()
@@ -248,7 +252,7 @@ class MembershipPlay:
             back = Subscriber(self.lines, self.book, again.address)
             self._subscribers[-1] = back
             wanted = ["Hello, are you there?", "Hello, again"]
-            self._check(
+            self.check(
                 "what was published while it was away came when it was back, in order", lambda: back.received == wanted
             )
 
@@ -260,13 +264,13 @@ class MembershipPlay:
             second = self._subscriber(cluster, "n2")
             self._heading("Publish to Node 2")
             self._publish(cluster, "n2", HELLO)
-            self._check("both got the message", lambda: first.received == second.received == [HELLO])
+            self.check("both got the message", lambda: first.received == second.received == [HELLO])
             self._unsubscribe_and_publish(cluster, first)
-            self._check(
+            self.check(
                 "the one that stayed got them all",
                 lambda: second.received == [HELLO, "Hello, too fast", "Hello, later"],
             )
-            self._check_never("the one that left did not get the last", lambda: "Hello, later" in first.received)
+            self.check_never("the one that left did not get the last", lambda: "Hello, later" in first.received)
 
     def _unsubscribe_and_publish(self, cluster: LocalCluster, subscriber: Subscriber) -> None:
         """Published beside the unsubscribing, a message may or may not be delivered; published after it, it is not."""
@@ -286,22 +290,20 @@ class MembershipPlay:
             self._heading("Subscribe and Publish")
             subscriber = self._subscriber(cluster, "n1")
             self._publish(cluster, "n1", HELLO)
-            self._check("the subscriber got the message", lambda: subscriber.received == [HELLO])
+            self.check("the subscriber got the message", lambda: subscriber.received == [HELLO])
             self._heading("Leader Fail")
             failed = cluster.control_leader()
             cluster.kill(failed)
             self.lines.say("Play", f"{failed} is killed (SIGKILL)")
-            self._check("the others have elected another leader", lambda: self.lines.leader not in (None, failed))
+            self.check("the others have elected another leader", lambda: self.lines.leader not in (None, failed))
             leader = cluster.control_leader(other_than=failed)
             self._publish(cluster, leader, "Hello, new leader")
-            self._check("the subscription survived it", lambda: subscriber.received == [HELLO, "Hello, new leader"])
+            self.check("the subscription survived it", lambda: subscriber.received == [HELLO, "Hello, new leader"])
             self._heading("Node Back")
             self._follow(cluster.node(failed))
             cluster.start(failed)
             self._publish(cluster, failed, "Hello, I am back")
-            self._check(
-                "the node that was killed serves again", lambda: subscriber.received[2:] == ["Hello, I am back"]
-            )
+            self.check("the node that was killed serves again", lambda: subscriber.received[2:] == ["Hello, I am back"])
 
     def dynamic_membership(self) -> None:
         with self._brokers(2) as cluster:
@@ -311,14 +313,14 @@ class MembershipPlay:
             self._join(cluster)
             self._heading("Publish to New Node")
             self._publish(cluster, "n3", HELLO)
-            self._check("published at the new node, it reached the subscriber", lambda: subscriber.received == [HELLO])
+            self.check("published at the new node, it reached the subscriber", lambda: subscriber.received == [HELLO])
             self._heading("Node Leave")
             cluster.remove_node("n3")
-            self._check("the new node has left", lambda: "n3" not in self._voters(cluster))
+            self.check("the new node has left", lambda: "n3" not in self._voters(cluster))
             self._heading("Node Rejoin")
             self._join(cluster)
             self._publish(cluster, "n3", "Hello, I am back")
-            self._check(
+            self.check(
                 "a node that left is back by being started again",
                 lambda: subscriber.received[1:] == ["Hello, I am back"],
             )
@@ -326,7 +328,7 @@ class MembershipPlay:
     def _join(self, cluster: LocalCluster) -> None:
         cluster.add_node("n3", wait=False)
         self._follow(cluster.node("n3"))
-        self._check("the new node votes", lambda: "n3" in self._voters(cluster))
+        self.check("the new node votes", lambda: "n3" in self._voters(cluster))
 
     @staticmethod
     def _voters(cluster: LocalCluster) -> set[str]:
@@ -337,14 +339,14 @@ class MembershipPlay:
         self._heading("Same Election Timeout")
         same = Duel({"n1": 700, "n2": 700})
         self._play_out(same)
-        self._check(
+        self.check(
             "with the same timeout nobody is elected, term after term",
             lambda: same.leader is None and same.term > 2,
         )
         self._heading("Different Election Timeout")
         different = Duel({"n1": 700, "n2": 900})
         self._play_out(different)
-        self._check(
+        self.check(
             "with different timeouts the first one to ask is elected",
             lambda: different.leader == "n1" and different.term == 1,
         )

@@ -157,12 +157,14 @@ class OutagePlay:
 
     async def _break_it(self) -> None:
         plan = self._plan
-        await self._at(plan.database_lost_s, "database killed", self._kill_database(), is_loss=True)
-        await self._at(plan.broker_lost_s, "broker killed", self._kill_broker(), is_loss=True)
-        await self._at(plan.broker_back_s, "broker back", self._start_broker())
-        await self._at(plan.database_back_s, "database back", self._start_database())
+        await self.happens_at(plan.database_lost_s, "database killed", self._kill_database(), is_loss=True)
+        await self.happens_at(plan.broker_lost_s, "broker killed", self._kill_broker(), is_loss=True)
+        await self.happens_at(plan.broker_back_s, "broker back", self._start_broker())
+        await self.happens_at(plan.database_back_s, "database back", self._start_database())
 
-    async def _at(self, due_s: float, label: str, act: Coroutine[Any, Any, str], *, is_loss: bool = False) -> None:
+    async def happens_at(
+        self, due_s: float, label: str, act: Coroutine[Any, Any, str], *, is_loss: bool = False
+    ) -> None:
         """One moment for the picture and for the words: a loss is there when it begins, a return when it is done."""
         await asyncio.sleep(due_s - self._now_s())
         began_s = self._now_s()

@@ -27,20 +27,27 @@ class View:
     its words have to count from the same moment.
     """
 
-    def __init__(self, draw: Callable[[float], list[RenderableType]], *, quiet: bool) -> None:
+    def __init__(
+        self,
+        draw: Callable[[float], list[RenderableType]],
+        *,
+        quiet: bool,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._draw = draw
         self._quiet = quiet
-        self._started = time.monotonic()
+        self._monotonic_s = monotonic_s
+        self._started = monotonic_s()
         self._events: list[str] = []
 
     def begin(self) -> None:
         """Time counts from now on. What was told before stays as it was told."""
-        self._started = time.monotonic()
+        self._started = self._monotonic_s()
 
     @property
     def seconds(self) -> float:
         """Since the beginning."""
-        return time.monotonic() - self._started
+        return self._monotonic_s() - self._started
 
     def tell(self, text: str, at_s: float | None = None) -> None:
         """Add a line: of what happened now, or at a moment that stands in the picture as well."""

@@ -134,14 +134,12 @@ def audit(
     figures = {name: value for name, value in verdict.as_json().items() if isinstance(value, int)}
     report_whole(own, "audit", {**figures, "latency_ms": verdict.latency_ms, "seconds": round(seconds, 3)})
     place = Path(own["out"]) if "out" in own else None
-    _conclude(verdict, seconds, place, as_json=own.get("json", False), allowed=allowed)
+    conclude(verdict, seconds, place, as_json=own.get("json", False), allowed=allowed)
     if not verdict.is_flawless(allowed):
         raise typer.Exit(EXIT_FLAWED)
 
 
-def _conclude(
-    verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool, allowed: Sequence[str] = ()
-) -> None:
+def conclude(verdict: Verdict, seconds: float, out: Path | None, *, as_json: bool, allowed: Sequence[str] = ()) -> None:
     import msgspec
 
     from holdfast.pipelines import audit_page

@@ -143,13 +143,13 @@ def insight(
             times = {name: getattr(found, name) for name in ("window_ms", "from_ms", "until_ms", "asked_ms")}
             report_whole(own, "insight", {**times, **found.totals, "seconds": round(seconds, 3)})
             told = _told(looks, found, seconds)
-            _show(
+            show(
                 found, seconds, own.get("out"), as_json=own.get("json", False), again_s=None if looks_once else every_s
             )
 
         look()
         while stop is not None and not _is_asked_within(every_s, stop, progress, told):
-            _look_again(look)
+            look_again(look)
 
 
 def _told(number: int, found: Insight, seconds: float) -> str:
@@ -164,7 +164,7 @@ def _is_asked_within(seconds: float, stop: Stop, progress: Progress, told: str) 
     return stop.asked.wait(seconds)
 
 
-def _look_again(look: Callable[[], None]) -> None:
+def look_again(look: Callable[[], None]) -> None:
     """A broker that is away is waited for, once there has been one; its page stays as it was."""
     from pyspark.errors import PySparkException
 
@@ -207,7 +207,7 @@ def _check(own: dict[str, Any], *, looks_once: bool) -> None:
         raise BadPipelineSetting(f"--top is between 1 and {_TOP_MAX}")
 
 
-def _show(found: Insight, seconds: float, out: str | None, *, as_json: bool, again_s: float | None) -> None:
+def show(found: Insight, seconds: float, out: str | None, *, as_json: bool, again_s: float | None) -> None:
     import msgspec
 
     from holdfast.pipelines import insight_page

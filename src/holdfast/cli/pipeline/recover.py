@@ -149,12 +149,12 @@ def recover(
             ) from away
         seconds = progress.seconds
     report_whole(own, "recover", {**recovered.counts, "seconds": round(seconds, 3)})
-    _conclude(recovered, seconds, own["directories"], as_json=own.get("json", False))
+    conclude(recovered, seconds, own["directories"], as_json=own.get("json", False))
     if recovered.failed:
         raise typer.Exit(EXIT_SET_ASIDE)
 
 
-def _conclude(recovered: Recovered, seconds: float, directories: Sequence[str], *, as_json: bool) -> None:
+def conclude(recovered: Recovered, seconds: float, directories: Sequence[str], *, as_json: bool) -> None:
     from holdfast.recovery.spill_files import RECOVERED
 
     counts = recovered.counts
