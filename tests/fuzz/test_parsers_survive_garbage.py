@@ -5,23 +5,22 @@ from __future__ import annotations
 import pytest
 from fuzz.__main__ import run
 from fuzz.targets import TARGETS
+from testkit.sizes import scaled
 
 from holdfast.model.errors import HoldfastError
-
-SECONDS = 1.5
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_garbage_gets_an_error_and_nothing_else(name: str) -> None:
-    tried, find = run(TARGETS[name], SECONDS, seed=20261115)
+    tried, find = run(TARGETS[name], scaled(1, 20), seed=20261115)
+    assert tried
     assert find is None
-    assert tried > 50
 
 
-@pytest.mark.parametrize("name", sorted(TARGETS))
-def test_good_examples_are_good(name: str) -> None:
-    for example in TARGETS[name].examples:
-        TARGETS[name].run(example)
+def test_good_examples_are_good() -> None:
+    for target in TARGETS.values():
+        for example in target.examples:
+            target.run(example)
 
 
 def test_runner_reports_what_it_finds() -> None:
@@ -30,6 +29,6 @@ def test_runner_reports_what_it_finds() -> None:
             raise IndexError("a parser's bug")
         raise HoldfastError("a clear refusal")
 
-    tried, find = run(TARGETS["text"]._replace(run=broken), SECONDS, seed=1)
+    tried, find = run(TARGETS["text"]._replace(run=broken), 1, seed=1)
     assert tried >= 1
     assert find is not None and len(find) > 3

@@ -14,20 +14,14 @@ ROOT: Final = Path(__file__).parents[2]
 SIZE_MAX: Final = 5_000_000
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_source_distribution_is_small_and_holds_the_tracked_files_and_nothing_else(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     tree, made = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("made")
     subprocess.run(["git", "checkout-index", "--all", f"--prefix={tree}/"], cwd=ROOT, check=True)
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", made], cwd=tree, check=True)
     (archive,) = made.iterdir()
-    return archive
-
-
-def test_source_distribution_is_small(archive: Path) -> None:
     assert archive.stat().st_size < SIZE_MAX
-
-
-def test_source_distribution_holds_the_tracked_files_and_nothing_else(archive: Path) -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     with tarfile.open(archive) as tar:
         held = {name.partition("/")[2] for name in tar.getnames()}
