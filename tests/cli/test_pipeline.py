@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkRuntimeError
 from rich.console import Console
 from testkit.commands import holdfast
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from holdfast import pipelines
-from holdfast import spark as connector
 from holdfast.cli import output
 from holdfast.cli.app import app
 from holdfast.cli.options import SERVER_DEFAULT
@@ -54,37 +48,48 @@ what = "ever"
 """
 
 
-def test_audit_of_nothing_says_what_to_give() -> None:
-    ended = holdfast("pipeline", "audit", "--sent", "a", "b")
-    assert ended.code == 1 and "what was received?" in ended.err and "[bad_option]" in ended.err
+AUDIT = ("audit", "--sent", "a", "--received", "b")
+ARCHIVE = ("archive", "orders", "--to", "there")
+RECOVER = ("recover", "spill", "--store", "postgresql://db/shop")
+TRANSFORM = ("transform", "--source", "a", "--target", "b", "--checkpoint", "c")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--allow", "everything"), "there are lost, duplicated"),
-        (("--conf", "spark.driver.memory"), "write NAME=VALUE"),
-        (("--config", "missing.toml"), "does not exist"),
+        (("audit", "--sent", "a", "b"), "what was received?"),
+        ((*AUDIT, "--allow", "everything"), "there are lost, duplicated"),
+        ((*AUDIT, "--conf", "spark.driver.memory"), "write NAME=VALUE"),
+        ((*AUDIT, "--config", "missing.toml"), "does not exist"),
+        (("insight", "--since", "1h", "--from", "2026-11-18"), "give --since or --from"),
+        (("insight", "--from", "yesterday"), "2026-11-18T06:00:00Z"),
+        (("insight", "--once", "--every", "1m"), "give one of them"),
+        (("insight", "--window", "soon"), "is no duration"),
+        (("insight", "--top", "0"), "greater than or equal to 1"),
+        (("archive", "orders"), "Give the archive's directory with --to"),
+        (("archive", "--to", "there"), "which topics?"),
+        ((*ARCHIVE, "--pattern", "o.*"), "and not both"),
+        ((*ARCHIVE, "--interval", "soon"), "'soon' is no duration"),
+        ((*ARCHIVE, "--batch-size", "much"), "'much' is no size"),
+        ((*ARCHIVE, "--compact-files", "1"), "at least 2"),
+        (("recover",), "which directories?"),
+        (("recover", "spill"), "where to?"),
+        ((*RECOVER, "--server", "127.0.0.1:8090"), "where to?"),
+        ((*RECOVER, "--order-by", "luck"), "there are time, kept"),
+        ((*RECOVER, "--partitions", "0"), "partitions"),
+        (("recover", "spill", "--store", "postgres"), "start that broker"),
+        ((*RECOVER, "--report-topic", "figures"), "Give --report-server"),
+        (("recover", "no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
+        (("transform",), "what is read? Give --source [bad_option]"),
+        (("transform", "--source", "a", "--target", "b"), "Give --checkpoint [bad_option]"),
+        (TRANSFORM, "give a function or sql, one of both [bad_option]"),
+        ((*TRANSFORM, "--starting", "now"), "earliest or latest"),
+        ((*TRANSFORM, "--function", "nothing:f"), "[bad_function]"),
     ],
 )
-def test_settings_that_make_no_sense_are_told(options: tuple[str, ...], words: str) -> None:
-    ended = holdfast("pipeline", "audit", "--sent", "a", "--received", "b", *options)
-    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--since", "1h", "--from", "2026-11-18"), "give --since or --from"),
-        (("--from", "yesterday"), "2026-11-18T06:00:00Z"),
-        (("--once", "--every", "1m"), "give one of them"),
-        (("--window", "soon"), "is no duration"),
-        (("--top", "0"), "greater than or equal to 1"),
-    ],
-)
-def test_insight_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
-    ended = holdfast("pipeline", "insight", *options)
-    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
+def test_what_makes_no_sense_is_told_before_spark_is_started(options: tuple[str, ...], words: str) -> None:
+    ended = holdfast("pipeline", *options)
+    assert ended.code in (1, 2) and words in ended.err, ended
 
 
 def test_broker_that_is_away_between_looks_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,22 +103,6 @@ def test_broker_that_is_away_between_looks_is_waited_for(capsys: pytest.CaptureF
     assert "Connection refused; looks again" in capsys.readouterr().err
     with pytest.raises(PipelineFailed, match="there is no topic"):
         look_again(gone)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("orders",), "Give the archive's directory with --to"),
-        (("--to", "there"), "which topics?"),
-        (("orders", "--pattern", "o.*", "--to", "there"), "and not both"),
-        (("orders", "--to", "there", "--interval", "soon"), "'soon' is no duration"),
-        (("orders", "--to", "there", "--batch-size", "much"), "'much' is no size"),
-        (("orders", "--to", "there", "--compact-files", "1"), "at least 2"),
-    ],
-)
-def test_archive_says_what_is_missing_before_spark_is_started(options: tuple[str, ...], words: str) -> None:
-    ended = holdfast("pipeline", "archive", *options)
-    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
 
 
 def test_nought_is_a_value_and_a_flag_that_was_not_given_is_none() -> None:
@@ -217,140 +206,6 @@ def test_what_messages_say_is_not_for_the_terminal(
     assert "<b>" not in (tmp_path / "insight.html").read_text("utf-8")
 
 
-class Session:
-    """As far as a pipeline that does nothing needs one."""
-
-    def __init__(self) -> None:
-        self.is_stopped = False
-        self.sparkContext = SimpleNamespace(
-            setLogLevel=str, setLocalProperty=lambda *_: None, statusTracker=lambda: None, cancelAllJobs=lambda: None
-        )
-
-    def stop(self) -> None:
-        self.is_stopped = True
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_while_java_starts_ends_the_command_when_java_can_be_ended(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = Session()
-    before_all = signal.getsignal(signal.SIGINT)
-
-    def start(*_: object, **__: object) -> Session:
-        # As Spark does: Java must not hear Ctrl-C; and its own handler raises in the middle of whatever is done.
-        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
-        signal.signal(signal.SIGUSR2, before)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.kill(os.getpid(), number)
-        return session
-
-    monkeypatch.setattr(connector, "session", start)
-    with pytest.raises(SystemExit) as ended, frame.running("audit", "local[1]", {}):
-        raise AssertionError("it went on")
-    assert ended.value.code == 128 + number and session.is_stopped
-    assert signal.getsignal(signal.SIGINT) is before_all
-
-
-def test_java_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: object, **__: object) -> None:
-        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-
-    monkeypatch.setattr(connector, "session", start)
-    with pytest.raises(PipelineFailed, match="JAVA_GATEWAY_EXITED"), frame.running("audit", "local[1]", {}):
-        raise AssertionError("it went on")
-
-
-@pytest.mark.parametrize(
-    ("environment", "conf", "options"),
-    [
-        ({}, {}, "-XX:+UseParallelGC"),
-        ({}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-XX:+UseParallelGC -Da=b"),
-        ({}, {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}, "-XX:+UseZGC"),
-        ({}, {"spark.driver.defaultJavaOptions": "-XX:+UseZGC"}, ""),
-        ({"JAVA_TOOL_OPTIONS": "-Xmx1g -XX:+UseG1GC"}, {}, ""),
-        ({"JAVA_TOOL_OPTIONS": "-XX:+UseG1GC"}, {"spark.driver.extraJavaOptions": "-Da=b"}, "-Da=b"),
-    ],
-)
-def test_collector_that_somebody_has_chosen_stays_the_only_one(
-    environment: dict[str, str], conf: dict[str, str], options: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Java does not start with two of them."""
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    given: dict[str, str] = {}
-
-    def start(*_: object, config: dict[str, str]) -> Session:
-        given.update(config)
-        return Session()
-
-    monkeypatch.setattr(connector, "session", start)
-    with frame.running("audit", "local[1]", conf):
-        pass
-    assert given.get("spark.driver.extraJavaOptions", "") == options
-    assert given["spark.driver.memory"] == "2g"
-
-
-@pytest.mark.parametrize(
-    ("asked", "started"),
-    [
-        ("local", "local[1, 2]"),
-        ("local[*]", "local[*, 2]"),
-        ("local[4]", "local[4, 2]"),
-        ("local[4, 1]", "local[4, 1]"),
-        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
-        ("spark://host:7077", "spark://host:7077"),
-    ],
-)
-def test_task_that_fails_on_one_machine_is_tried_once_more(
-    asked: str, started: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    masters: list[str] = []
-
-    def start(master: str, *_: object, config: dict[str, str]) -> Session:
-        masters.append(master)
-        return Session()
-
-    monkeypatch.setattr(connector, "session", start)
-    monkeypatch.setattr(reaching, "reach_master", lambda _: None)
-    with frame.running("audit", asked, {}):
-        pass
-    assert masters == [started]
-
-
-def progress_of_stages(stages: list[int], rows: int | None, *, has_rows: bool = True) -> frame.Progress:
-    """With stages that began ten seconds ago, of whose rows Spark tells or does not."""
-    stage = SimpleNamespace(stageId=1, numCompletedTasks=1, numTasks=2)
-    tracker = SimpleNamespace(getActiveStageIds=lambda: stages, getStageInfo=lambda _: stage)
-    context = MagicMock(statusTracker=lambda: tracker)
-    told = context._jsc.sc().statusStore().lastStageAttempt.return_value
-    told.inputRecords.return_value = rows
-    told.submissionTime().get().getTime.return_value = 90_000
-    if rows is None:
-        context._jsc.sc.side_effect = Py4JError("there is no such method")
-    session: Any = SimpleNamespace(sparkContext=context)
-    return frame.Progress(session, "x", has_rows=has_rows, monotonic_s=lambda: 5.0, wall_s=lambda: 100.0)
-
-
-def test_line_of_progress_has_one_rate_and_that_of_the_batch_under_way() -> None:
-    stages = [1]
-    progress = progress_of_stages(stages, 5000)
-    assert progress.line() == "x: starts: 1 of 2 tasks, 10,000 rows, 1,000 rows/s, 0 s"
-    progress.tell("batch 0 done, 7 rows/s")
-    assert progress.line() == "x: batch 0 done, 7 rows/s: 1 of 2 tasks, 0 s"
-    stages.clear()
-    progress.tell("archives 5 messages")
-    assert progress.line() == "x: archives 5 messages, 0 s"
-
-
-@pytest.mark.parametrize(("rows", "has_rows"), [(None, True), (5000, False)])
-def test_line_of_progress_does_without_rows_that_spark_does_not_know(rows: int | None, has_rows: bool) -> None:
-    assert progress_of_stages([1], rows, has_rows=has_rows).line() == "x: starts: 1 of 2 tasks, 0 s"
-
-
 def test_line_of_insight_says_which_look_how_fast_and_how_far_readers_are_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -408,24 +263,6 @@ def test_code_of_the_connector_survives_spark() -> None:
         "thrown from the worker:\nTraceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'b'\n at c"
     )
     assert from_spark(raised).message == "Spark could not do it: KeyError: 'b'"
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((), "which directories?"),
-        (("spill",), "where to?"),
-        (("spill", "--store", "postgresql://db/shop", "--server", "127.0.0.1:8090"), "where to?"),
-        (("spill", "--store", "postgresql://db/shop", "--order-by", "luck"), "there are time, kept"),
-        (("spill", "--store", "postgresql://db/shop", "--partitions", "0"), "partitions"),
-        (("spill", "--store", "postgres"), "start that broker"),
-        (("spill", "--store", "postgresql://db/shop", "--report-topic", "figures"), "Give --report-server"),
-        (("no-such-spill", "--store", "postgresql://db/shop"), "there is no spill in no-such-spill"),
-    ],
-)
-def test_recovery_that_makes_no_sense_is_told(options: tuple[str, ...], words: str) -> None:
-    ended = holdfast("pipeline", "recover", *options)
-    assert ended.code in (1, 2) and words in ended.err and "Traceback" not in ended.err
 
 
 PIPELINES = {

@@ -40,21 +40,6 @@ def test_settings_that_contradict_each_other_are_told(options: dict[str, Any], w
         Transform(**{"source": "orders", "target": "made", **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ((), "what is read? Give --source [bad_option]"),
-        (("--source", "a", "--target", "b"), "Give --checkpoint [bad_option]"),
-        (("--source", "a", "--target", "b", "--checkpoint", "c"), "give a function or sql, one of both [bad_option]"),
-        (("--source", "a", "--target", "b", "--checkpoint", "c", "--starting", "now"), "earliest or latest"),
-        (("--source", "a", "--target", "b", "--checkpoint", "c", "--function", "nothing:f"), "[bad_function]"),
-    ],
-)
-def test_what_is_wrong_is_told_before_spark_starts(options: tuple[str, ...], words: str) -> None:
-    ended = holdfast("pipeline", "transform", *options)
-    assert ended.code == 1 and words in ended.err and "Traceback" not in ended.err
-
-
 def test_settings_of_a_file_are_taken(tmp_path: Path) -> None:
     file = tmp_path / "transform.toml"
     file.write_text('[transform]\nsource = "a"\ntarget = "a"\ncheckpoint = "c"\nsql = "SELECT 1"\nbatch_rows = 5\n')
@@ -62,6 +47,7 @@ def test_settings_of_a_file_are_taken(tmp_path: Path) -> None:
     assert ended.code == 1 and "target has to be another topic than source" in ended.err
 
 
+@pytest.mark.night
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S)
 def test_driver_that_is_killed_leaves_each_message_once_made_or_dead(

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from testkit.processes import BrokerProcess
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "text.md"
+from tests.docs.console import DOCS
+
 DEADLINE_S = 20
 
 
 def conversation(dialect: str) -> list[tuple[str, str]]:
-    blocks = re.findall(r"<!-- transcript: (\w+) -->\n```\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"<!-- transcript: (\w+) -->\n```\n(.*?)```", (DOCS / "text.md").read_text("utf-8"), re.DOTALL)
     return [(line[0], line[2:]) for name, block in blocks if name == dialect for line in block.splitlines()]
 
 

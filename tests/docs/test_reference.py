@@ -14,8 +14,8 @@ from holdfast.cli import settings
 from holdfast.cli.app import app
 from holdfast.node import config
 from holdfast.storage.doctor import Kind
+from tests.docs.console import DOCS
 
-DOCS = Path(__file__).parents[2] / "docs"
 CLI = (DOCS / "cli.md").read_text()
 CONFIGURATION = (DOCS / "configuration.md").read_text()
 # Every command has it, and the text says so once.
