@@ -175,13 +175,13 @@ def event(name: str, at_s: float, /, **facts: object) -> bytes:
 
 def test_line_of_another_log_does_not_overtake_what_caused_it(tmp_path: Path) -> None:
     told: list[str] = []
-    lines = BrokerLines(told.append)
+    now_s = 1_000_000.0
+    lines = BrokerLines(told.append, wall_s=lambda: now_s)
     logs = {node: tmp_path / f"{node}.log" for node in ("n1", "n2")}
     for node, log in logs.items():
         lines.follow(node, log, "somewhere")
     lines.settle()
     told.clear()
-    now_s = time.time()
     logs["n2"].write_bytes(event("voted", now_s, candidate="n1", term=1))
     lines.drain()
     assert told == [], "the other log may have had no time yet"

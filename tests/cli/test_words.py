@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import typer
@@ -29,43 +28,27 @@ def test_table_shows_what_others_wrote_as_it_is(capsys: pytest.CaptureFixture[st
     assert "[fd00::a:b:1]:9000" in shown and "said '[/x] [bold] hello' :b:" in shown and "away" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("500ms", 0.5), ("40s", 40), ("1.5h", 5400), ("10m", 600), ("7d", 604_800), ("2w", 1_209_600)],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert duration_s(text) == seconds
+def test_amounts_as_people_write_them() -> None:
+    durations = {"500ms": 0.5, "40s": 40, "1.5h": 5400, "10m": 600, "7d": 604_800, "2w": 1_209_600}
+    assert {text: duration_s(text) for text in durations} == durations
+    sizes = {"1500": 1500, "1B": 1, "64KiB": 65_536, "10GB": 10_000_000_000, "1.5 MB": 1_500_000, "1TiB": 2**40}
+    assert {text: size_bytes(text) for text in sizes} == sizes
+    rates = {"10": 10, "0.5": 0.5, "100/s": 100}
+    assert {text: rate_per_s(text) for text in rates} == rates
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [("1500", 1500), ("1B", 1), ("64KiB", 65_536), ("10GB", 10_000_000_000), ("1.5 MB", 1_500_000), ("1TiB", 2**40)],
+    ("read", "words", "texts"),
+    [
+        (duration_s, "duration|between", ("", "s", "10", "-1s", "1 day", "0s", "1e3s", "9999999999d", "١s")),
+        (size_bytes, "size|less than", ("", "GB", "-1", "10G", "0", "0.1B", "1e9")),
+        (rate_per_s, "rate", ("", "0", "-1", "inf", "nan", "1e9", "10/m", "2000000")),
+    ],
 )
-def test_sizes(text: str, size: int) -> None:
-    assert size_bytes(text) == size
-
-
-@pytest.mark.parametrize(("text", "rate"), [("10", 10), ("0.5", 0.5), ("100/s", 100)])
-def test_rates(text: str, rate: float) -> None:
-    assert rate_per_s(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "s", "10", "-1s", "1 day", "0s", "1e3s", "9999999999d", "١s"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"duration|between"):
-        duration_s(text)
-
-
-@pytest.mark.parametrize("text", ["", "GB", "-1", "10G", "0", "0.1B", "1e9"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match=r"size|less than"):
-        size_bytes(text)
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1e9", "10/m", "2000000"])
-def test_what_is_no_rate(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="rate"):
-        rate_per_s(text)
+def test_what_is_no_amount(read: Callable[[str], float], words: str, texts: tuple[str, ...]) -> None:
+    for text in texts:
+        with pytest.raises(typer.BadParameter, match=words):
+            pytest.fail(f"{text!r} is taken for {read(text)}")
 
 
 def test_amounts_as_people_read_them() -> None:
@@ -134,7 +117,8 @@ def test_line_is_handed_on_before_the_next_one_comes(pipe: tuple[int, int]) -> N
 
 def test_input_that_falls_silent_ends_at_its_time(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"first\nbegun")
-    found = sources.lines(pipe[0], time.monotonic() + 0.2)
+    times = iter((0.0, 60.0))
+    found = sources.lines(pipe[0], ends=60.0, monotonic_s=lambda: next(times))
     assert [line for some in found for line in some] == [b"first"]
     os.close(pipe[1])
 

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from holdfast.model.errors import CallerError, TooLarge
@@ -57,14 +57,16 @@ def whole(fd: int) -> Iterator[list[bytes]]:
     yield [b"".join(blocks)]
 
 
-def lines(fd: int, ends: float | None = None) -> Iterator[list[bytes]]:
+def lines(
+    fd: int, ends: float | None = None, monotonic_s: Callable[[], float] = time.monotonic
+) -> Iterator[list[bytes]]:
     """An input's lines without their ends, bytes unchanged; a last line without an end counts.
 
     At `ends`, in seconds of the monotonic clock, reading is over and a line that was only begun is left out.
     """
     begun: list[bytes] = []
     begun_bytes = 0
-    for block in _blocks(fd, ends):
+    for block in _blocks(fd, ends, monotonic_s):
         if not block:
             break
         head, newline, rest = block.partition(b"\n")
@@ -85,7 +87,7 @@ def lines(fd: int, ends: float | None = None) -> Iterator[list[bytes]]:
         yield [last]
 
 
-def _blocks(fd: int, ends: float | None = None) -> Iterator[bytes]:
+def _blocks(fd: int, ends: float | None = None, monotonic_s: Callable[[], float] = time.monotonic) -> Iterator[bytes]:
     """An input as it comes: at least what is there, at most about a block of what has gathered.
 
     The end of the input is an empty block; at `ends` there is none.
@@ -104,7 +106,7 @@ def _blocks(fd: int, ends: float | None = None) -> Iterator[bytes]:
     threading.Thread(target=read_all, name="input", daemon=True).start()
     while True:
         try:
-            gathered = [reads.get(timeout=None if ends is None else max(0.0, ends - time.monotonic()))]
+            gathered = [reads.get(timeout=None if ends is None else max(0.0, ends - monotonic_s()))]
         except queue.Empty:
             return
         size = 0

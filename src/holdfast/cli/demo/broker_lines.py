@@ -39,8 +39,9 @@ _PLACES: Final = {
 class BrokerLines:
     """Follows the logs of nodes; `tell` gets one finished line after the other, oldest first."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], wall_s: Callable[[], float] = time.time) -> None:
         self.tell = tell
+        self._wall_s = wall_s
         # Who leads, as the leader's own log tells.
         self.leader: str | None = None
         self._logs: dict[str, tuple[Path, int]] = {}
@@ -73,7 +74,7 @@ class BrokerLines:
         self.leader = None
 
     def say(self, who: str, text: str) -> None:
-        self._said.append((time.time(), f"[{who}] INFO: {text}"))
+        self._said.append((self._wall_s(), f"[{who}] INFO: {text}"))
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
         """Tell what happens until something holds; whether it does within the time."""
@@ -86,14 +87,14 @@ class BrokerLines:
 
     def settle(self) -> None:
         """Tell all that has happened until now."""
-        until_s = time.time()
+        until_s = self._wall_s()
         time.sleep(_WRITTEN_S)
         self.drain(until_s)
 
     def drain(self, until_s: float | None = None) -> None:
         """Tell what happened a moment ago, or until then: what is newer may still get something before it."""
         if until_s is None:
-            until_s = time.time() - _WRITTEN_S
+            until_s = self._wall_s() - _WRITTEN_S
         said = [self._said.popleft() for _ in range(len(self._said))]
         found = sorted([*self._waiting, *said, *self._logged()], key=lambda each: each[0])
         self._waiting = [each for each in found if each[0] > until_s]
