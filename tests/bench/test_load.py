@@ -1,6 +1,7 @@
 """Acknowledgements that are counted twice, or not at all, turn every figure of the suite into fiction."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from benchmarks.load import http
@@ -32,7 +33,6 @@ def _count(replies: Replies, data: bytes, piece_bytes: int) -> int:
     return sum(replies.feed(bytearray(piece), len(piece)) for piece in pieces)
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 2, 7, 64, 10_000])
 @pytest.mark.parametrize(
     ("replies", "data", "expected"),
     [
@@ -44,8 +44,10 @@ def _count(replies: Replies, data: bytes, piece_bytes: int) -> int:
     ],
     ids=["text", "redis", "amqp", "rabbit-stream", "http"],
 )
-def test_acknowledgements_count_once_however_the_network_cuts_them(replies, data, expected, piece_bytes) -> None:  # type: ignore[no-untyped-def]
-    assert _count(replies(), data, piece_bytes) == expected
+def test_acknowledgements_count_once_however_the_network_cuts_them(
+    replies: Callable[[], Replies], data: bytes, expected: int
+) -> None:
+    assert {_count(replies(), data, piece_bytes) for piece_bytes in (1, 2, 7, 64, 10_000)} == {expected}
 
 
 def test_an_error_is_not_counted_as_an_acknowledgement() -> None:
