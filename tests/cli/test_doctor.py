@@ -153,35 +153,6 @@ def test_torn_tail_is_found_and_cut_only_when_asked(data: Path) -> None:
     assert examine(data).findings == []
 
 
-def test_tail_of_zeros_is_torn(data: Path) -> None:
-    newest = segments(data)[-1]
-    with newest.open("ab") as file:
-        file.write(bytes(5000))
-    finding = only_finding(data)
-    assert (finding.kind, finding.size_bytes) == (Kind.TORN_TAIL, 5000)
-
-
-def test_torn_tail_of_a_killed_broker_is_cut_as_its_next_start_would(own_broker: Broker, tmp_path: Path) -> None:
-    own_broker.ok("publish", "t", given=b"1\n2\n3\n")
-    own_broker.kill()
-    (newest,) = (own_broker.data / "topics" / "t" / "0").glob("*.log")
-    whole = newest.read_bytes()
-    newest.write_bytes(whole + whole[:50] + os.urandom(200))
-    started = Path(shutil.copytree(newest.parent, tmp_path / "started"))
-    log, recovery = PartitionLog.open(started)
-    abandon(log)
-    assert recovery.torn_bytes == 250
-
-    finding = only_finding(own_broker.data)
-    assert (finding.kind, finding.position, finding.size_bytes) == (Kind.TORN_TAIL, len(whole), 250)
-    repaired = holdfast("doctor", str(own_broker.data), "--repair", "--json")
-    assert repaired.code == 0
-    (told,) = repaired.json["findings"]
-    assert told["repaired"] == f"cut 250 bytes; the file now ends at byte {len(whole)}"
-    assert newest.read_bytes() == whole == (started / newest.name).read_bytes()
-    assert examine(own_broker.data).findings == []
-
-
 def test_cutting_keeps_the_proof_that_stood_behind_the_tear(tmp_path: Path) -> None:
     """Only a whole frame behind the tear knows of a sync; without it, damage before would pass for a torn tail."""
     data = tmp_path / "data"

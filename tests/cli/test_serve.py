@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -11,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testkit.commands import HOLDFAST, Running, environment, holdfast
+from testkit.commands import Running, holdfast, holdfast_process
+from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
 
 from holdfast.node import config
@@ -25,22 +25,9 @@ ANYWHERE = ("--text", "127.0.0.1:0", "--http", "127.0.0.1:0")
 def test_flag_beats_environment_beats_file(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.toml"
     file.write_text('node = "of-file"\nsync = "interval:7"\ndrain_ms = 77\n')
-    ready_file = tmp_path / "ready.json"
-    places = ("--data", str(tmp_path / "data"), "--config", str(file))
-    process = subprocess.Popen(
-        [*HOLDFAST, "serve", *ANYWHERE, *places, "--node", "of-flag", "--ready-file", str(ready_file)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=environment(HOLDFAST_NODE="of-environment"),
-    )
-    try:
-        wait_until(lambda: ready_file.exists() or process.poll() is not None, "the broker starts")
-        assert json.loads(ready_file.read_text())["node"] == "of-flag"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
+    flags = ("--config", str(file), "--node", "of-flag")
+    with BrokerProcess(tmp_path / "data", *flags, environment={"HOLDFAST_NODE": "of-environment"}) as broker:
+        assert broker.json("GET", "/v1/info")["node"] == "of-flag"
 
     env = {"HOLDFAST_NODE": "of-environment", "HOLDFAST_CONFIG": str(file)}
     checked = holdfast("config", "check", "--json", env=env).json
@@ -103,14 +90,14 @@ def test_what_kubernetes_sets_for_services_is_no_misspelt_setting() -> None:
 
 def _refused(tmp_path: Path, *options: str) -> str:
     """What `serve` says that does not start: one line."""
-    ended = holdfast("serve", *ANYWHERE, "--data", str(tmp_path / "data"), *options)
+    ended = holdfast_process("serve", *ANYWHERE, "--data", str(tmp_path / "data"), *options)
     assert ended.code == 1, ended
     assert "Traceback" not in ended.err
     return ended.err
 
 
 def test_second_broker_on_one_directory_is_refused(own_broker: Broker) -> None:
-    refused = holdfast("serve", *ANYWHERE, "--data", str(own_broker.data))
+    refused = holdfast_process("serve", *ANYWHERE, "--data", str(own_broker.data))
     assert refused.code == 1
     assert "is in use by another broker (process " in refused.err and "[data_directory]" in refused.err
     assert own_broker.run("check").code == 0
@@ -118,7 +105,7 @@ def test_second_broker_on_one_directory_is_refused(own_broker: Broker) -> None:
 
 def test_directory_of_another_node_is_not_served_under_a_wrong_name(tmp_path: Path) -> None:
     DataDirectory.open(tmp_path / "data", node="n2", now_ms=1).close()
-    ended = holdfast("serve", "--data", str(tmp_path / "data"), "--node", "n7", "--http", "127.0.0.1:0")
+    ended = holdfast_process("serve", "--data", str(tmp_path / "data"), "--node", "n7", "--http", "127.0.0.1:0")
     assert ended.code == 1 and "is the directory of n2, not of n7" in ended.err and "--data" in ended.err
 
 
@@ -156,7 +143,7 @@ def read_only_mount(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_directory_that_cannot_be_written(read_only_mount: Path) -> None:
-    ended = holdfast("serve", *ANYWHERE, "--data", str(read_only_mount))
+    ended = holdfast_process("serve", *ANYWHERE, "--data", str(read_only_mount))
     assert ended.code == 1
     assert "Read-only file system" in ended.err and str(read_only_mount) in ended.err
     assert "Traceback" not in ended.err
@@ -170,7 +157,7 @@ def test_port_in_use_names_the_port_and_the_flag(tmp_path: Path) -> None:
 
 
 def test_ready_file_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    refused = holdfast("serve", *ANYWHERE, "--ready-file", str(tmp_path / "nowhere" / "ready.json"))
+    refused = holdfast_process("serve", *ANYWHERE, "--ready-file", str(tmp_path / "nowhere" / "ready.json"))
     assert refused.code == 2 and "there is no directory" in refused.err
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import typer
-from testkit.commands import environment, holdfast
+from testkit.commands import environment, holdfast_process
 
 from holdfast.cli import output, sources
 from holdfast.cli.pacing import paced
@@ -208,10 +208,10 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 
 
 def test_version_and_help() -> None:
-    assert holdfast("--version").text.startswith("holdfast ")
-    shown = holdfast("-h")
+    assert holdfast_process("--version").text.startswith("holdfast ")
+    shown = holdfast_process("-h")
     assert shown.code == 0
     for command in ("serve", "publish", "subscribe", "topics", "cursors", "bench", "demo", "check", "doctor", "config"):
         assert f" {command} " in shown.text
-    wrong = holdfast("pubish")
+    wrong = holdfast_process("pubish")
     assert wrong.code == 2 and "Did you mean 'publish'" in wrong.err
