@@ -325,7 +325,7 @@ def quick_path() -> Iterator[Path]:
 def test_doctor_and_broker_never_disagree(quick_path: Path) -> None:
     """Logs with any past and any damage.
 
-    The rehearsal says what a start does, the findings name the offsets that a reader misses, and a repair takes nothing.
+    The rehearsal says what a start does, the findings name what a reader misses, and a repair takes nothing.
     """
     rolled = dice("doctor and broker")
     for round_number in range(scaled(150, 1500)):
