@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from testkit.commands import Running, holdfast
 from testkit.wait import wait_until
-from typer.testing import CliRunner
 
-from holdfast.cli.app import app
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.testing.ports import free_port
 from tests.cli.program import Broker
@@ -219,9 +217,8 @@ def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
     ],
 )
 def test_wrong_input_is_a_clear_sentence(arguments: tuple[str, ...], said: str) -> None:
-    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
-    assert ended.exit_code == 2
-    assert said in ended.stderr
+    ended = holdfast(*arguments)
+    assert ended.code == 2 and said in ended.err, ended
 
 
 def test_acknowledgement_timeout_and_retained_messages_are_what_the_options_say(

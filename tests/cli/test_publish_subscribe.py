@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from testkit.commands import holdfast
 from testkit.wait import wait_until
-from typer.testing import CliRunner
 
-from holdfast.cli.app import app
 from holdfast.cli.reading import Reader
 from holdfast.model.errors import RemoteError
 from holdfast.model.limits import MESSAGE_BYTES_MAX
@@ -194,9 +192,8 @@ def test_text_port_in_place_of_the_http_port(broker: Broker) -> None:
     ],
 )
 def test_wrong_input_is_a_clear_sentence(arguments: tuple[str, ...], said: str) -> None:
-    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
-    assert ended.exit_code == 2
-    assert said in ended.stderr
+    ended = holdfast(*arguments)
+    assert ended.code == 2 and said in ended.err, ended
 
 
 def test_bad_topic_name_is_told_with_its_code(broker: Broker) -> None:

@@ -123,9 +123,8 @@ def test_input_that_falls_silent_ends_at_its_time(pipe: tuple[int, int]) -> None
     os.close(pipe[1])
 
 
-def test_endless_line_is_refused_before_memory_is_full(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "LINE_BYTES_MAX", 100_000)
-    writing = _written(pipe[1], b"x" * 150_000)
+def test_endless_line_is_refused_before_memory_is_full(pipe: tuple[int, int]) -> None:
+    writing = _written(pipe[1], b"x" * (sources.LINE_BYTES_MAX + 100_000))
     with pytest.raises(TooLarge, match="--whole"):
         list(sources.lines(pipe[0]))
     writing.join()
