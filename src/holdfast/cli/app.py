@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from holdfast.cli import (
     backup,
@@ -81,10 +84,16 @@ def root(
     """Holdfast: a message broker that keeps every acknowledged message."""
 
 
+@cache
+def command() -> Callable[[], object]:
+    """All commands, put together once in a process: that takes longer than most of them."""
+    return get_command(app)
+
+
 def main() -> None:
     """Run a command; what goes wrong on purpose is one line, not a traceback."""
     try:
-        app()
+        command()()
     except HoldfastError as error:
         output.note(f"holdfast: {error.message} [{error.code}]")
         sys.exit(EXIT_ERROR)
