@@ -6,7 +6,7 @@ power came back: synced bytes are there; of the others some sectors are, some ar
 bytes; the length is anything between; of the changes of names that were not synced some are there, the first ones.
 
 With `fail_at` the power goes in the middle of something: the call of that number does not happen any more, and
-`PowerLost` is raised in its place.
+`testkit.crashes.Crashed` is raised in its place.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from testkit.crashes import CrashPoint
+
 SECTOR_BYTES = 64  # smaller than a real one, so that small tests have many of them
 CACHES = (".index", ".tmp")
 _WATCHED = (
@@ -28,16 +30,12 @@ _WATCHED = (
 )
 
 
-class PowerLost(BaseException):
-    """No handler of errors may see this: nothing runs any more."""
-
-
 class ShadowDisk:
     """Watches one directory of files. Files have numbers, which they keep when they are renamed."""
 
     def __init__(self, directory: Path) -> None:
         self._files = 0
-        self._calls_left: int | None = None
+        self._power = CrashPoint()
         self._patches = [mock.patch.object(os, name, self._watched(getattr(os, name), name)) for name in _WATCHED]
         self.move_to(directory)
         for patch in self._patches:
@@ -60,11 +58,11 @@ class ShadowDisk:
     @contextlib.contextmanager
     def fail_at(self, calls: int | None) -> Iterator[None]:
         """Lose power before the call of that number; `None` is never."""
-        self._calls_left = calls
+        self._power = CrashPoint(calls)
         try:
             yield
         finally:
-            self._calls_left = None
+            self._power = CrashPoint()
 
     def sync(self, fd: int) -> None:
         """Take note that what this descriptor stands for is on the disk."""
@@ -122,18 +120,12 @@ class ShadowDisk:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if name != "open" or args[1] & os.O_CREAT:
-                self._count()
+                self._power.pass_by()
             if name in note:
                 return note[name](real, *args, **kwargs)
             return real(*args, **kwargs)
 
         return call
-
-    def _count(self) -> None:
-        if self._calls_left is not None:
-            if not self._calls_left:
-                raise PowerLost
-            self._calls_left -= 1
 
     def _unlinked(self, real: Callable[..., Any], path: Path, **kwargs: Any) -> None:
         path = Path(path)

@@ -21,8 +21,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from testkit.batches import placed_batch, values_batch
+from testkit.crashes import Crashed
 from testkit.logs import abandon, entries_of
-from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.shadow_disk import ShadowDisk
 from testkit.sizes import examples, in_memory
 
 from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, KIND_REIGN, Entry
@@ -169,7 +170,7 @@ class LogMachine(RuleBasedStateMachine):
         try:
             with self.disk.fail_at(crash_at):
                 self.log.truncate_from(LogIndex(cut))
-        except PowerLost:
+        except Crashed:
             self.lose_power_and_reopen(seed)
             return
         self._forget_from(cut)
@@ -185,7 +186,7 @@ class LogMachine(RuleBasedStateMachine):
         try:
             with self.disk.fail_at(crash_at):
                 self.log.reset(LogIndex(place[0]), Offset(place[1]), Term(place[2]))
-        except PowerLost:
+        except Crashed:
             self.lose_power_and_reopen(seed, instead=place)
             return
         self._begin_anew(*place)

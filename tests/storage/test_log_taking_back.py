@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from testkit.batches import values_batch
+from testkit.crashes import Crashed
 from testkit.logs import OpenLog, abandon, entries_of, flip, frame_positions
-from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.shadow_disk import ShadowDisk
 from testkit.sizes import in_memory, scaled
 
 from holdfast.model.errors import DiskFull, StorageFailed
@@ -56,7 +57,7 @@ class Crashing:
             opened = OpenLog(place / "log", SEGMENT_BYTES)
             filled(opened, synced=synced)
             is_done = False
-            with contextlib.suppress(PowerLost), disk.fail_at(calls):
+            with contextlib.suppress(Crashed), disk.fail_at(calls):
                 change(opened.log)
                 is_done = True
             disk.image(place / "image", random.Random(seed))

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.crashes import Crashed
 from testkit.logs import flip
-from testkit.shadow_disk import PowerLost, ShadowDisk
+from testkit.shadow_disk import ShadowDisk
 from testkit.sizes import examples, scaled
 
 from holdfast.model.errors import DataDirectoryError, DiskFull, StorageFailed
@@ -254,7 +255,7 @@ def test_power_loss_at_any_step_forgets_no_promise(tmp_path_factory: pytest.Temp
                 directory = root / str(generation)
                 must_exist = bool(promised)
                 journal = None
-                with contextlib.suppress(PowerLost), disk.fail_at(rolled.choice([3, 10, 30, 100])):
+                with contextlib.suppress(Crashed), disk.fail_at(rolled.choice([3, 10, 30, 100])):
                     journal, found = VoteJournal.open(directory / "votes.log", must_exist=must_exist)
                     for group in promised.keys() | since.keys():
                         allowed = [promised.get(group), *since.get(group, [])]
@@ -276,7 +277,7 @@ def test_power_loss_at_any_step_forgets_no_promise(tmp_path_factory: pytest.Temp
                 image = root / str(generation + 1)
                 disk.image(image, rolled)
                 if journal is not None:
-                    with disk.fail_at(0), contextlib.suppress(PowerLost):
+                    with disk.fail_at(0), contextlib.suppress(Crashed):
                         journal.close()
                 disk.move_to(image)
     finally:
