@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from testkit.crashes import Crashed
 
 from holdfast.client.client import Client
 from holdfast.model.ids import TimestampMs
@@ -22,10 +23,6 @@ from holdfast.wire.batch_builder import build_batch
 WINDOW = 10
 COUNT = 60
 GIVEN = Counter([f"{kind} {number}" for kind in ("plain", "named") for number in range(COUNT)])
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -76,12 +73,12 @@ async def test_messages_that_are_given_again_after_a_kill_are_not_stored_twice(
 
     def killed_when_given(directory: Path, replaced: rejoining.Replaced) -> None:
         if replaced.is_given:
-            raise Killed
+            raise Crashed
         note(directory, replaced)
 
     with monkeypatch.context() as killing:
         killing.setattr(rejoining, "note", killed_when_given)
-        with pytest.raises(Killed):
+        with pytest.raises(Crashed):
             await give(loser, winner)
     assert await stored(winner) == GIVEN
     await give(loser, winner)

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
+from testkit.crashes import Crashed, CrashPoint
 
 from holdfast.backends.spill import events, files, requeueing
 from holdfast.backends.spill.events import BadLine
@@ -20,11 +20,8 @@ from holdfast.wire import batch_builder
 
 # Two of the same content: one is taken, the other one was refused for another reason.
 VALUES = [b"1", b"2", b"1", b"3", b"4"]
+CHANGES = [(os, "replace"), (os, "unlink"), (durable, "sync_file"), (requeueing, "sync_directory")]
 CODES = ["bad_message", "bad_message", "topic_not_found", "bad_message", "bad_message"]
-
-
-class Killed(BaseException):
-    """Nothing catches it."""
 
 
 def noted(path: Path) -> SpillDirectory:
@@ -62,38 +59,26 @@ def left_in(opened: SpillDirectory) -> tuple[list[Failed], list[bytes]]:
     return failed, waiting
 
 
-def kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends before this change of the disk."""
-    steps = 0
-
-    def counted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def work_or_die(*given: Any, **more: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == step:
-                raise Killed
-            return work(*given, **more)
-
-        return work_or_die
-
-    monkeypatch.setattr(os, "replace", counted(os.replace))
-    monkeypatch.setattr(os, "unlink", counted(os.unlink))
-    monkeypatch.setattr(durable, "sync_file", counted(durable.sync_file))
-    monkeypatch.setattr(requeueing, "sync_directory", counted(requeueing.sync_directory))
-
-
 @pytest.mark.parametrize("work", [take, take_all])
-@pytest.mark.parametrize("step", range(1, 14))
 def test_line_is_neither_lost_nor_in_two_places_after_a_kill(
-    step: int, work: Callable[[SpillDirectory], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work: Callable[[SpillDirectory], None], tmp_path: Path
 ) -> None:
-    opened = noted(tmp_path)
-    with monkeypatch.context() as killing:
-        kill_at(step, killing)
-        with suppress(Killed):
+    """The process ends before one change of the disk, whichever it is."""
+    is_over, changes = False, 0
+    while not is_over:
+        directory = tmp_path / str(changes)
+        opened = noted(directory)
+        with suppress(Crashed), CrashPoint(changes).before_calls_of(*CHANGES):
             work(opened)
-    opened.close()
-    again = SpillDirectory.open(tmp_path)
+            is_over = True
+        opened.close()
+        check_recovered(directory, work)
+        changes += 1
+    assert changes > 8, "it changes the disk at least eight times"
+
+
+def check_recovered(directory: Path, work: Callable[[SpillDirectory], None]) -> None:
+    again = SpillDirectory.open(directory)
     requeueing.finish_requeues(again)
     again.recover()
     failed, waiting = left_in(again)

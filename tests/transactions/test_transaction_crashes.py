@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from testkit.crashes import Crashed, DyingProxy
 from testkit.sizes import examples, in_memory, scaled
 
+from holdfast.broker.backend import Backend
 from holdfast.model.errors import HoldfastError, WriterNotFound
 from holdfast.model.transactions import StageReceipt
 from holdfast.wire.transactions import partition_of
@@ -40,69 +41,6 @@ CALLS = {
 }
 
 
-class Died(Exception):
-    """The process is gone."""
-
-
-class DyingBackend:
-    """Passes every call on, until the call at which the process dies: before it, or when it is done."""
-
-    def __init__(self, backend: Any) -> None:
-        self._backend = backend
-        self.calls_left: int | None = None
-        self.dies_after = False
-        self.died = asyncio.Event()
-
-    @property
-    def is_dead(self) -> bool:
-        return self.died.is_set()
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(self._backend, name)
-        if name not in CALLS:
-            return real
-        return self._dying(name, real)
-
-    def _dying(self, name: str, real: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            if self.is_dead:
-                return _no_answer(real)
-            if self.calls_left is not None:
-                self.calls_left -= 1
-                if self.calls_left < 0:
-                    self.died.set()
-                    if not self.dies_after:
-                        return _no_answer(real)
-                    done = real(*given, **named)
-                    return _dead_answer(done)
-            return real(*given, **named)
-
-        return call
-
-
-def _no_answer(real: Any) -> Any:
-    """Nobody is left to make the call: one that is awaited fails when it is."""
-    if not inspect.iscoroutinefunction(real):
-        raise Died
-
-    async def never() -> None:
-        raise Died
-
-    return never()
-
-
-def _dead_answer(done: Any) -> Any:
-    """The call is done, and nobody is left to hear of it."""
-    if inspect.isawaitable(done):
-
-        async def never() -> None:
-            await done
-            raise Died
-
-        return asyncio.ensure_future(never())
-    raise Died
-
-
 class CrashingTransactions(RuleBasedStateMachine):
     """One writer, two partitions, and a model of what they hold."""
 
@@ -115,7 +53,7 @@ class CrashingTransactions(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory(dir=in_memory())
         self.desk = Desk(Store(BACKENDS["alone-none"], Path(self.directory.name) / "data"))
         self.loop.run_until_complete(self.desk.store.open())
-        self.backend: DyingBackend
+        self.backend: DyingProxy
         self.revive()
         self.run(self.desk.create("t", partitions=PARTITIONS))
         self.values = {number: list[bytes]() for number in range(PARTITIONS)}
@@ -138,7 +76,7 @@ class CrashingTransactions(RuleBasedStateMachine):
             if not working.done():
                 working.cancel()
                 await asyncio.wait((working,))
-                raise Died
+                raise Crashed
             return working.result()
 
         return self.loop.run_until_complete(until_done_or_dead())
@@ -147,8 +85,8 @@ class CrashingTransactions(RuleBasedStateMachine):
         async def begin() -> None:
             if hasattr(self, "backend"):
                 await self.desk.close()
-            self.backend = DyingBackend(self.desk.store.backend)
-            self.desk.open(self.backend)  # type: ignore[arg-type]
+            self.backend = DyingProxy(self.desk.store.backend, CALLS)
+            self.desk.open(cast(Backend, self.backend))
 
         self.loop.run_until_complete(begin())
 
@@ -167,7 +105,7 @@ class CrashingTransactions(RuleBasedStateMachine):
             self.made += 1
             try:
                 receipt = self.run(self.desk.stage(number, *values, partition=partition))
-            except (Died, HoldfastError):
+            except (Crashed, HoldfastError):
                 return multiple()
             receipts.append((receipt, values))
         return (number, self.made, receipts)
@@ -181,10 +119,10 @@ class CrashingTransactions(RuleBasedStateMachine):
     ) -> None:
         number, made, receipts = transaction
         if dies_at is not None:
-            self.die_soon(dies_at, after)
+            self.backend.die_at(dies_at, after=after)
         try:
             result = self.run(self.desk.commit(number, *(receipt for receipt, _ in receipts)))
-        except Died:
+        except Crashed:
             # Dead, and asked again after it is back: decided or not, it is done now, and once.
             self.revive()
             try:
@@ -213,7 +151,7 @@ class CrashingTransactions(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99))
     def commit_late(self, which: int) -> None:
         """A request that comes once more is recognised, or refused if its writer was forgotten."""
-        if not self.done or self.backend.is_dead or self.backend.calls_left is not None:
+        if not self.done or self.backend.is_dead or self.backend.will_die:
             return
         number, receipts = self.done[which % len(self.done)]
         try:
@@ -228,7 +166,7 @@ class CrashingTransactions(RuleBasedStateMachine):
         for _ in range(2):
             try:
                 self.run(self.desk.transactions.abort("w"))
-            except Died:
+            except Crashed:
                 self.revive()
                 continue
             break
@@ -238,11 +176,11 @@ class CrashingTransactions(RuleBasedStateMachine):
     def forget(self, dies_at: int | None, after: bool) -> None:
         """The writer begins anew, and nothing that is repeated after a death brings its old number back."""
         if dies_at is not None:
-            self.die_soon(dies_at, after)
+            self.backend.die_at(dies_at, after=after)
         for _ in range(2):
             try:
                 self.run(self.desk.transactions.forget("w"))
-            except Died:
+            except Crashed:
                 self.revive()
                 continue
             except WriterNotFound:
@@ -254,15 +192,11 @@ class CrashingTransactions(RuleBasedStateMachine):
         # What its numbers have swept away before is not there for the new life.
         self.dropped_before = self.made
 
-    def die_soon(self, calls: int, after: bool) -> None:
-        self.backend.calls_left = calls
-        self.backend.dies_after = after
-
     @rule(is_dropped=st.booleans())
     def other_writer(self, is_dropped: bool) -> None:
         """Its open piece keeps all that is staged behind it, until it is dropped."""
         work = self.desk.transactions.abort(OTHER) if is_dropped else self.desk.stage(0, b"open", writer=OTHER)
-        with contextlib.suppress(Died):
+        with contextlib.suppress(Crashed):
             self.run(work)
 
     @rule()
@@ -271,7 +205,7 @@ class CrashingTransactions(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_what_is_committed_and_nothing_else(self) -> None:
-        if not hasattr(self, "values") or self.backend.is_dead or self.backend.calls_left is not None:
+        if not hasattr(self, "values") or self.backend.is_dead or self.backend.will_die:
             return
         for number, values in self.values.items():
             assert self.run(self.desk.values("t", number)) == values
@@ -292,6 +226,7 @@ TestCrashingTransactions.settings = type(examples(1, 1))(examples(25, 400), stat
 
 async def test_death_at_every_single_call_of_a_commit_leaves_it_done_once(tmp_path: Path) -> None:
     """Every point there is, one after the other: a commit of three pieces, and its driver that comes back."""
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # its tasks die as well
     desk = Desk(Store(BACKENDS["alone-none"], tmp_path / "data"))
     await desk.store.open()
     desk.open()
@@ -308,9 +243,9 @@ async def test_death_at_every_single_call_of_a_commit_leaves_it_done_once(tmp_pa
                 receipts.append(await desk.stage(number, *values, partition=i % PARTITIONS))
                 expected[i % PARTITIONS] += values
             await desk.close()
-            backend = DyingBackend(desk.store.backend)
-            backend.calls_left, backend.dies_after = calls, dies_after
-            desk.open(backend)  # type: ignore[arg-type]
+            backend = DyingProxy(desk.store.backend, CALLS)
+            backend.die_at(calls, after=dies_after)
+            desk.open(cast(Backend, backend))
             committing = asyncio.ensure_future(desk.commit(number, *receipts))
             dying = asyncio.ensure_future(backend.died.wait())
             await asyncio.wait((committing, dying), return_when=asyncio.FIRST_COMPLETED, timeout=20)
