@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
+from testkit.crashes import Crashed, CrashPoint
 
 from holdfast.backends.spill import events, files, inspecting, requeueing
 from holdfast.backends.spill.events import BadLine
@@ -30,37 +32,13 @@ NAMES = [f"failover_019a8b08-c88{number}-7000-8000-00000000000{number}.buf" for 
 OUTCOME = Outcome({"t": {"events": 10, "stored": 7, "duplicates": 3, "already_stored": 0}}, 0, 2)
 
 
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class Faults:
-    """Counts what reaches the disk or the store, and ends everything at one of these moments."""
-
-    def __init__(self, at: int | None = None) -> None:
-        self.count = 0
-        self._at = at
-
-    def pass_by(self) -> None:
-        if self.count == self._at:
-            raise Crash
-        self.count += 1
-
-    def wrapped(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **more: Any) -> Any:
-            self.pass_by()
-            return function(*args, **more)
-
-        return call
-
-
 class MemoryLedger:
     """A store that remembers which recovery has stored which file, and how often each was."""
 
     store_id = "memory"
 
     def __init__(self) -> None:
-        self.faults = Faults()
+        self.faults = CrashPoint()
         self.numbers: dict[UUID, int] = {}
         self.done: set[tuple[UUID, str]] = set()
         self.stored: Counter[str] = Counter()
@@ -124,19 +102,22 @@ def recover(directories: Sequence[str], ledger: MemoryLedger) -> int:
     return count
 
 
-def faulty(monkeypatch: pytest.MonkeyPatch, ledger: MemoryLedger, faults: Faults) -> None:
+@contextlib.contextmanager
+def faulty(ledger: MemoryLedger, faults: CrashPoint) -> Iterator[None]:
+    """The disk and the store have these faults, and none afterwards."""
     ledger.faults = faults
-    monkeypatch.setattr(module, "replace_file", faults.wrapped(module.replace_file))
-    monkeypatch.setattr(module, "sync_directory", faults.wrapped(module.sync_directory))
-    for name in ("rename", "unlink"):
-        monkeypatch.setattr(Path, name, faults.wrapped(getattr(Path, name)))
+    changes = [(module, "replace_file"), (module, "sync_directory"), (Path, "rename"), (Path, "unlink")]
+    try:
+        with faults.before_calls_of(*changes):
+            yield
+    finally:
+        ledger.faults = CrashPoint()
 
 
 def moments(tmp_path: Path) -> int:
     ledger = MemoryLedger()
-    with pytest.MonkeyPatch.context() as patch:
-        faults = Faults()
-        faulty(patch, ledger, faults)
+    faults = CrashPoint()
+    with faulty(ledger, faults):
         recover(spilled(tmp_path / "all"), ledger)
     return faults.count
 
@@ -149,12 +130,8 @@ def test_every_crash_leaves_what_the_next_run_finishes(tmp_path: Path) -> None:
         directories, ledger = spilled(root), MemoryLedger()
         # The run after it is killed, too, a little later.
         for at in (first, 3):
-            with pytest.MonkeyPatch.context() as patch:
-                faulty(patch, ledger, Faults(at))
-                with pytest.raises(Crash):
-                    recover(directories, ledger)
-                    raise Crash  # it had little left to do
-        ledger.faults = Faults()
+            with contextlib.suppress(Crashed), faulty(ledger, CrashPoint(at)):
+                recover(directories, ledger)
         recover(directories, ledger)
         assert ledger.stored == Counter(NAMES), f"crash {first}"
         found = sorted(path.name for path in root.rglob("*.buf*") if path.parent.name == "recovered")
@@ -168,11 +145,8 @@ def test_outcome_of_a_run_that_was_killed_late_is_told_by_the_next_one(tmp_path:
     for at in range(moments(tmp_path)):
         root = tmp_path / f"crash-{at}"
         directories, ledger = spilled(root), MemoryLedger()
-        with pytest.MonkeyPatch.context() as patch:
-            faulty(patch, ledger, Faults(at))
-            with pytest.raises(Crash):
-                recover(directories, ledger)
-        ledger.faults = Faults()
+        with pytest.raises(Crashed), faulty(ledger, CrashPoint(at)):
+            recover(directories, ledger)
         is_stored = 1 in ledger.numbers.values()
         has_note = bool(list(root.rglob("recovery.json")))
         with Directories(directories) as opened:
