@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from testkit.crashes import Crashed, CrashPoint
 
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import archive_files
@@ -19,10 +20,6 @@ from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, E
 ROWS = 10
 # Topics and their hours of which a batch has rows.
 HOURS = (("t", 5), ("t", 6), ("u", 5))
-
-
-class Killed(BaseException):
-    """What a SIGKILL is to a test: nothing behind it runs that could put anything in order."""
 
 
 def batch(writer: ArchiveWriter, hours: tuple[tuple[str, int], ...] = HOURS, **changes: Any) -> Commit:
@@ -69,25 +66,13 @@ def same(state: State, before: State) -> bool:
     return msgspec.structs.replace(state, version=before.version) == before and state.version - before.version in (0, 1)
 
 
-def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+def killed_at(step: int, work: Callable[[], None]) -> bool:
     """Do something and die at that change of the disk; says whether there were so many."""
-    left = [step]
-
-    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*arguments: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return call(*arguments, **options)
-
-        return called
-
-    with monkeypatch.context() as patched:
-        for place, name in ((os, "link"), (os, "fsync"), (Path, "unlink"), (Path, "replace"), (Path, "rmdir")):
-            patched.setattr(place, name, dying(getattr(place, name)))
+    changes = [(os, "link"), (os, "fsync"), (Path, "unlink"), (Path, "replace"), (Path, "rmdir")]
+    with CrashPoint(step).before_calls_of(*changes):
         try:
             work()
-        except Killed:
+        except Crashed:
             return True
     return False
 
@@ -110,7 +95,7 @@ def test_commit_counts_whole_or_not_at_all_wherever_its_writer_is_killed(
             writer.commit(batch(writer))
             before = writer.state
             commit = kind(writer)
-            was_killed = killed_at(step, monkeypatch, lambda: writer.commit(commit))  # noqa: B023
+            was_killed = killed_at(step, lambda: writer.commit(commit))  # noqa: B023
         reader = ArchiveReader(directory)
         found = reader.load()
         after = before.after(commit)
@@ -151,7 +136,7 @@ def test_start_that_is_killed_too_changes_nothing_that_counts(tmp_path: Path, mo
             writer.commit(batch(writer))
             before = writer.state
             rest = batch(writer)
-        was_killed = killed_at(step, monkeypatch, lambda: opened(directory))  # noqa: B023
+        was_killed = killed_at(step, lambda: opened(directory))  # noqa: B023
         assert same(ArchiveReader(directory).load(), before)
         assert same(opened(directory), before) and shown(directory) == counted(writer, before)
         assert not any((writer.files / file.path).exists() for file in rest.added)
