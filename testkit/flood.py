@@ -81,6 +81,10 @@ class Flood:
     def stop_sending(self) -> None:
         self._stopping.set()
 
+    def half_close(self) -> None:
+        """Tell the broker that nothing more comes; its answers are still read."""
+        self._client.half_close()
+
     def end(self) -> None:
         """After the broker went away: everything it said has been read."""
         self._stopping.set()

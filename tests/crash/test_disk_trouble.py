@@ -154,4 +154,4 @@ def test_retention_frees_a_full_disk_while_the_broker_runs(tmp_path: Path) -> No
                 if acknowledged > 20_000:
                     pytest.skip("this disk does not fill up faster than messages expire")
             assert answer.startswith(b"ERROR|disk_full|")
-            wait_until(lambda: client.ask(line) == PUBACK, "retention makes room again", 15)
+            wait_until(lambda: client.ask(line) == PUBACK, "retention makes room again")

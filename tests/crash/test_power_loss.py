@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from testkit.flood import Flood
+from testkit.campaign import Campaign
 from testkit.mounts import PowerDisk, power_disk
 from testkit.processes import BrokerProcess
-from testkit.sizes import dice, scaled
+from testkit.sizes import scaled
 from testkit.text_client import PUBACK
-
-from tests.crash.test_kill import TOPICS, id_of, lines
 
 pytestmark = pytest.mark.root
 
@@ -29,66 +27,35 @@ def broker_on(disk: PowerDisk, *flags: str) -> BrokerProcess:
     return BrokerProcess(disk.place / "data", *flags, files=disk.place.parent)
 
 
-@pytest.mark.parametrize("with_ids", [False, True], ids=["plain", "ids"])
-@pytest.mark.parametrize("flags", [(), ("--segment-bytes", "30000")], ids=["", "rolling"])
+@pytest.mark.parametrize(
+    ("with_ids", "flags"), [(False, ()), (True, ("--segment-bytes", "30000"))], ids=["plain", "ids and rolling"]
+)
 def test_acknowledged_messages_survive_a_power_loss(disk: PowerDisk, with_ids: bool, flags: tuple[str, ...]) -> None:
-    rolled = dice(f"power loss {with_ids} {flags}")
-    before: dict[str, list[bytes]] = {topic: [] for topic in TOPICS}
-    broker = broker_on(disk, *flags)
-    with broker:
-        for round_number in range(scaled(3, 10)):
-            flood = Flood(broker, lines(round_number, with_ids))
-            least = rolled.choice([1, 300, 3_000])
-            flood.wait_for(lambda flood=flood, least=least: len(flood.answers) >= least)
-            time.sleep(rolled.random() * 0.1)
+    with broker_on(disk, *flags) as broker:
+        campaign = Campaign(broker, f"power loss {with_ids}", with_ids=with_ids)
+
+        def lose_power() -> None:
             disk.cut_power()
-            time.sleep(rolled.choice([0, 0.05]))  # the machine may go on for a moment: it may promise nothing now
+            time.sleep(campaign.dice.choice([0, 0.05]))  # it may go on for a moment, and may promise nothing now
             broker.kill()
-            flood.end()
             disk.come_back()
-            broker.restart()
-            topics = broker.topics()
-            for topic in TOPICS:
-                records = broker.stored(topic) if topic in topics else []
-                stored = [record.value or b"" for record in records]
-                promised = [each.value for each in flood.acknowledged if each.topic == topic]
-                sent = [each.value for each in flood.sent if each.topic == topic]
-                assert stored[: len(before[topic])] == before[topic], "older messages changed"
-                new = stored[len(before[topic]) :]
-                assert new == sent[: len(new)], "messages are out of order, or nobody sent them"
-                assert len(new) >= len(promised), f"{len(promised) - len(new)} acknowledged messages are lost"
-                if with_ids:
-                    ids = [id_of(record) for record in records]
-                    assert len(set(ids)) == len(ids)
-                if topic in topics:
-                    (partition,) = topics[topic]["partitions"]
-                    assert partition["damaged_batches"] == 0, "a torn tail is called damage"
-                before[topic] = stored
+
+        for _ in range(scaled(2, 10)):
+            campaign.round(lose_power, answers=(1, 300, 3_000))
 
 
 def test_what_was_found_after_a_kill_survives_a_power_loss_right_behind_it(disk: PowerDisk) -> None:
     """A killed broker leaves unsynced messages in memory. After the restart they are visible: they must be on disk."""
-    broker = broker_on(disk, "--segment-bytes", "4096")
-    with broker:
-        flood = Flood(broker, lines(0, with_ids=True))
-        flood.wait_for(lambda: len(flood.answers) >= 500)
-        broker.kill()
-        flood.end()
-        broker.restart()
-        seen = {topic: broker.stored(topic) for topic in broker.topics()}
+    with broker_on(disk, "--segment-bytes", "4096") as broker:
+        campaign = Campaign(broker, "power loss behind a kill", with_ids=True)
+        flood = campaign.round(broker.kill, answers=(500,))
         # Resends are recognised: their acknowledgement promises what the killed broker wrote.
-        resent = flood.sent[-200:]
-        with broker.connect() as client:
-            client.send(b"".join(each.line for each in resent))
-            assert client.lines(len(resent)) == [PUBACK] * len(resent)
+        campaign.resend(flood)
         disk.cut_power()
         broker.kill()
         disk.come_back()
         broker.restart()
-        for topic, records in seen.items():
-            assert broker.stored(topic)[: len(records)] == records, "messages that were visible are gone"
-        stored_ids = {id_of(record) for topic in broker.topics() for record in broker.stored(topic)}
-        assert {each.message_id for each in resent} <= stored_ids, "acknowledged resends are lost"
+        campaign.check_nothing_changed()
 
 
 def test_deleted_topic_and_moved_cursor_survive_a_power_loss(disk: PowerDisk) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
+from testkit.campaign import Campaign
 from testkit.flood import Flood, Sent
 from testkit.logs import flip, frame_positions
 from testkit.processes import BrokerProcess
-from testkit.sizes import dice, scaled
+from testkit.sizes import LONG, dice, scaled
 from testkit.text_client import PUBACK, SUBACK, TextClient
 from testkit.wait import wait_until
 
@@ -22,31 +23,23 @@ from holdfast.testing.ports import free_port
 # --- stopping -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-def test_every_line_that_was_received_is_answered_before_the_broker_leaves(data: Path, loop: str) -> None:
-    rolled = dice(f"drain {loop}")
-    broker = BrokerProcess(data, environment={"HOLDFAST_LOOP": loop})
-    with broker:
-        total = 0
-        for turn in range(scaled(3, 20)):
-            flood = Flood(broker, (Sent("t", b"%d/%d" % (turn, i)) for i in range(100_000)), window=2_000)
-            flood.wait_for(lambda flood=flood: len(flood.answers) >= 500)
-            time.sleep(rolled.random() * 0.05)
-            broker.terminate()
-            flood.end()
-            acknowledged = flood.acknowledged
+def test_every_line_that_was_received_is_answered_before_the_broker_leaves(data: Path) -> None:
+    with BrokerProcess(data) as broker:
+        campaign = Campaign(broker, "drain", topics=("t",))
+        for turn in range(scaled(2, 20)):
+            # From its next start on with the other event loop, which has its own way of closing connections.
+            broker.environment["HOLDFAST_LOOP"] = ("asyncio", "uvloop")[turn % 2]
+            flood = campaign.round(broker.terminate, answers=(500,))
             refused = [answer for answer in flood.answers if answer != PUBACK]
             assert all(answer.startswith(b"ERROR|shutting_down|") for answer in refused)
-            broker.restart()
-            stored = broker.stored_values("t")[total:]
-            assert stored == [each.value for each in acknowledged], "stored and acknowledged are not the same"
-            total += len(stored)
+            assert campaign.acknowledged == campaign.stored, "stored and acknowledged are not the same"
 
 
 def test_lines_sent_before_the_stop_are_all_answered(data: Path) -> None:
     """No line is in flight when the signal comes: each one has an answer, whichever it is."""
-    for turn in range(scaled(3, 20)):
-        with BrokerProcess(data) as broker, broker.connect() as client:
+    broker = BrokerProcess(data)
+    for turn in range(scaled(2, 20)):
+        with broker, broker.connect() as client:
             count = 3_000
             client.send(b"".join(b"PUBLISH|t|%d/%d\n" % (turn, i) for i in range(count)) + b"PING\n")
             client.expect(PUBACK)  # it has begun to read them
@@ -54,9 +47,8 @@ def test_lines_sent_before_the_stop_are_all_answered(data: Path) -> None:
             answers = [PUBACK, *client.rest()]
             assert answers[-1] == b"PONG", f"{count + 1 - len(answers)} lines were never answered"
             assert len(answers) == count + 1
-            acknowledged = answers.count(PUBACK)
             refused = [answer for answer in answers if answer.startswith(b"ERROR|shutting_down|")]
-            assert acknowledged + len(refused) == count
+            assert answers.count(PUBACK) + len(refused) == count
 
 
 def test_broker_leaves_in_time_though_a_client_does_not_read(data: Path) -> None:
@@ -69,9 +61,7 @@ def test_broker_leaves_in_time_though_a_client_does_not_read(data: Path) -> None
         assert rude.ask(b"SUBSCRIBE|t|rude") == SUBACK
         publisher.send(b"".join(b"PUBLISH|t|%d %b\n" % (i, b"x" * 1_000) for i in range(3_000)))
         assert publisher.lines(3_000) == [PUBACK] * 3_000
-        started = time.monotonic()
-        broker.terminate()
-        assert time.monotonic() - started < 10
+        broker.terminate()  # waits for it, and not as long as somebody who does not read would take
 
 
 # --- starting -----------------------------------------------------------------------------------------
@@ -96,36 +86,37 @@ def check(broker: BrokerProcess, expected: dict[str, list[bytes]]) -> None:
         assert broker.stored_values(topic) == values
 
 
-@pytest.mark.parametrize("ending", ["stop", "kill"])
-@pytest.mark.parametrize("damage", ["garbage", "flipped bits", "a later SQLite", "cut", "missing"])
-def test_broker_starts_with_a_damaged_state_file_and_has_all_topics_and_messages(
-    data: Path, damage: str, ending: str
-) -> None:
-    broker = BrokerProcess(data)
-    with broker:
+def damage_state(state: Path, damage: str, rolled: random.Random) -> None:
+    for suffix in ("-wal", "-shm"):
+        state.with_name(state.name + suffix).unlink(missing_ok=True)
+    if damage == "garbage":
+        state.write_bytes(rolled.randbytes(20_000))
+    elif damage == "flipped bits":
+        # Where SQLite can notice: it has no checksums, and a flipped bit in a value is just another value.
+        # Not in the version either: another version's file is refused in words, not taken for damaged.
+        pages = range(4096, state.stat().st_size, 4096)
+        spots = [*range(60), *range(64, 4096), *(page + i for page in pages for i in range(12))]
+        for spot in rolled.sample(spots, rolled.choice([1, 5, 40])):
+            flip(state, spot, 1 << rolled.randrange(8))
+    elif damage == "a later SQLite":
+        flip(state, 18, 4)  # in the version that may write it
+    elif damage == "cut":
+        os.truncate(state, 700)
+    else:
+        state.unlink()
+
+
+def test_broker_starts_with_a_damaged_state_file_and_has_all_topics_and_messages(data: Path) -> None:
+    rolled = dice("damaged state")
+    with BrokerProcess(data) as broker:
         expected = filled(broker)
-        broker.terminate() if ending == "stop" else broker.kill()
-        state = data / "state.sqlite"
-        for suffix in ("-wal", "-shm"):
-            state.with_name(state.name + suffix).unlink(missing_ok=True)
-        rolled = dice(f"state {damage}")
-        if damage == "garbage":
-            state.write_bytes(rolled.randbytes(20_000))
-        elif damage == "flipped bits":
-            # Where SQLite can notice: it has no checksums, and a flipped bit in a value is just another value.
-            # Not in the version either: another version's file is refused in words, not taken for damaged.
-            pages = range(4096, state.stat().st_size, 4096)
-            spots = [*range(60), *range(64, 4096), *(page + i for page in pages for i in range(12))]
-            for spot in rolled.sample(spots, rolled.choice([1, 5, 40])):
-                flip(state, spot, 1 << rolled.randrange(8))
-        elif damage == "a later SQLite":
-            flip(state, 18, 4)  # in the version that may write it
-        elif damage == "cut":
-            os.truncate(state, 700)
-        else:
-            state.unlink()
-        broker.restart()
-        check(broker, expected)
+        for damage in ("garbage", "flipped bits", "a later SQLite", "cut", "missing"):
+            for end in (broker.terminate, broker.kill) if LONG else (rolled.choice([broker.terminate, broker.kill]),):
+                print(damage, end.__name__)
+                end()
+                damage_state(data / "state.sqlite", damage, rolled)
+                broker.restart()
+                check(broker, expected)
         broker.terminate()
         broker.restart()
         check(broker, expected)
@@ -195,8 +186,8 @@ def test_state_file_can_be_looked_at_while_the_broker_runs(data: Path) -> None:
         assert client.ask(b"PUBLISH|t|1") == PUBACK
         connection = sqlite3.connect(data / "state.sqlite", isolation_level=None)
         try:
-            while not connection.execute("SELECT name FROM topics").fetchall():
-                time.sleep(0.02)  # the file follows the control log a moment later
+            # The file follows the control log a moment later.
+            wait_until(lambda: connection.execute("SELECT name FROM topics").fetchall(), "the topic is in the file")
             connection.execute("BEGIN")
             assert connection.execute("SELECT name FROM topics").fetchall() == [("t",)]
             assert client.ask(b"PUBLISH|u|1") == PUBACK
@@ -217,6 +208,9 @@ def test_copy_of_the_directory_of_a_stopped_broker_is_a_backup(data: Path, tmp_p
 # --- durable subscriptions over restarts ----------------------------------------------------------------
 
 
+TURNS = scaled(3, 40)
+
+
 def test_durable_subscription_loses_nothing_over_disconnects_stops_and_kills(data: Path) -> None:
     rolled = dice("durable over restarts")
     broker = BrokerProcess(data, "--segment-bytes", "50000", text_port=free_port(), http_port=free_port())
@@ -225,21 +219,21 @@ def test_durable_subscription_loses_nothing_over_disconnects_stops_and_kills(dat
     with broker:
         with broker.connect() as client:
             assert client.ask(b"SUBSCRIBE|t|reader") == SUBACK
-        for turn in range(scaled(6, 40)):
+        for turn in range(TURNS):
             ending = ["disconnect", "stop", "kill"][turn % 3]
             subscriber = broker.connect()
             assert subscriber.ask(b"SUBSCRIBE|t|reader") == SUBACK
             flood = Flood(broker, (Sent("t", b"%d" % i) for i in range(published, published + 4_000)), window=500)
             got = [number_of(subscriber) for _ in range(rolled.choice([1, 200, 1_000]))]
             if ending == "disconnect":
-                flood.wait_for(lambda flood=flood: len(flood.answers) == 4_000)
+                flood.wait_for(lambda flood=flood: len(flood.answers) == 4_000)  # type: ignore[misc]
                 # It says that it wants no more, and reads what was on its way: all of that was delivered.
                 subscriber.say(b"UNSUBSCRIBE|t")
                 while (line := subscriber.line()).startswith(b"MESSAGE|"):
                     got.append(int(line.split(b"|")[2]))
                 subscriber.close()
                 flood.stop_sending()
-                flood._client.half_close()
+                flood.half_close()
             else:
                 broker.terminate() if ending == "stop" else broker.kill()
                 got += [int(line.split(b"|")[2]) for line in subscriber.rest() if line.startswith(b"MESSAGE|")]
@@ -256,7 +250,7 @@ def test_durable_subscription_loses_nothing_over_disconnects_stops_and_kills(dat
     assert set(seen) == set(range(published)), f"never delivered: {sorted(set(range(published)) - set(seen))[:20]}"
     # At least once, and in order: going back only happens where the connection ended.
     steps_back = sum(later < earlier for earlier, later in itertools.pairwise(seen))
-    assert steps_back <= scaled(6, 40)
+    assert steps_back <= TURNS
 
 
 def number_of(client: TextClient) -> int:
