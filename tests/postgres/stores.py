@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,13 @@ async def open_store(url: str, node: str = "n1", *, timeout_s: float = 5.0, **se
     backend = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, **settings)
     await backend.start()
     return Opened(backend, Broker(backend, now_ms=now_ms))
+
+
+@asynccontextmanager
+async def stored(url: str, node: str) -> AsyncIterator[Opened]:
+    opened = await open_store(url, node)
+    yield opened
+    await opened.backend.stop()
 
 
 async def query(url: str, statement: str, *values: object) -> list[Any]:

@@ -6,16 +6,23 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.contract.stores import BACKENDS, Store
-from tests.transactions.desk import Desk
+from tests.transactions.desk import Desk, desk_over
 
 
-@pytest_asyncio.fixture(params=["alone-group", "alone-none", "alone-spill", "postgres", "postgres-spill"])
+@pytest_asyncio.fixture(params=["alone-group", "alone-spill", "postgres", "postgres-spill"])
 async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
     """A broker over an empty store of each kind; clusters have tests of their own."""
-    made = Desk(Store(BACKENDS[request.param], tmp_path / "data"))
-    await made.store.open()
-    made.open()
-    yield made
-    await made.close()
-    await made.store.stop()
+    async with desk_over(request.param, tmp_path) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk_over("alone-group", tmp_path) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(params=["alone-group", "postgres"])
+async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk_over(request.param, tmp_path) as made:
+        yield made

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 from testkit.batches import values_batch
 
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
-from holdfast.model.ids import Offset, PartitionId, TimestampMs
+from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName, WriterName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.model.transactions import CommitResult, StageReceipt
 from holdfast.transactions.service import Transactions
 from holdfast.transactions.settings import Settings
-from tests.contract.stores import Store
+from holdfast.wire.transactions import partition_of
+from tests.cluster.nodes import now_ms
+from tests.contract.stores import BACKENDS, Store
 
 EXPIRY_MS = 60_000
 
@@ -66,10 +69,53 @@ class Desk:
         return await read_values(self.broker, topic, partition)
 
 
+@asynccontextmanager
+async def desk_over(kind: str, path: Path, **settings: int) -> AsyncIterator[Desk]:
+    """One of the stores of `BACKENDS`, empty, with a broker that runs transactions."""
+    made = Desk(Store(BACKENDS[kind], path / "data"), **settings)
+    await made.store.open()
+    made.open()
+    yield made
+    await made.close()
+    await made.store.stop()
+
+
+@asynccontextmanager
+async def transacting(brokers: Mapping[str, Broker]) -> AsyncIterator[dict[str, Transactions]]:
+    """Transactions on several brokers of one store, by node; one that a test takes out stops when the test says so."""
+    made = {name: Transactions(broker, now_ms=now_ms) for name, broker in brokers.items()}
+    for each in made.values():
+        each.start()
+    try:
+        yield made
+    finally:
+        for each in made.values():
+            await each.stop()
+
+
+async def stage_values(
+    transactions: Transactions, number: int, *values: bytes, writer: str = "w", topic: str = "t", partition: int = 0
+) -> str:
+    """Each value in a batch of its own; returns the receipt."""
+    batches = [values_batch(value, timestamp_ms=now_ms()) for value in values]
+    return (await transactions.stage_batches(writer, number, topic, partition, batches)).receipt
+
+
+def writer_of(coordinator: int, prefix: str = "w") -> str:
+    """The name of a writer whose decisions are in that partition."""
+    names = (f"{prefix}{i}" for i in range(1000))
+    return next(name for name in names if partition_of(WriterName(name)) == coordinator)
+
+
+W = partition_of(WriterName("w"))
+# Another writer of the same coordinator.
+OTHER = writer_of(W, "v")
+
+
 async def read_values(broker: Broker, topic: str, partition: int = 0) -> list[bytes]:
     """Everything that a reader finds."""
     found: list[bytes] = []
-    offset = broker.backend.start_offset(PartitionId(topic, partition))  # type: ignore[arg-type]
+    offset = broker.backend.start_offset(PartitionId(TopicName(topic), partition))
     while True:
         messages, offset = await broker.read(topic, partition, Offset(offset), 10_000, 1 << 20)
         if not messages:
@@ -80,6 +126,3 @@ async def read_values(broker: Broker, topic: str, partition: int = 0) -> list[by
 def later(store: Store, milliseconds: int) -> TimestampMs:
     store.clock.now += milliseconds
     return store.clock()
-
-
-Fields = dict[str, Any]

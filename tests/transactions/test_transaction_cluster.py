@@ -12,35 +12,25 @@ from testkit.batches import values_batch
 from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, NotLeader
-from holdfast.model.ids import Offset, PartitionId
+from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
 from holdfast.transactions.copying import Copying
 from holdfast.transactions.service import Transactions
 from holdfast.transactions.settings import TransactionStats
 from holdfast.wire import record_batch, stamps
 from holdfast.wire.stamps import Stamp
-from holdfast.wire.transactions import DECISIONS, Commit, decode_decision, partition_of
+from holdfast.wire.transactions import DECISIONS, Commit, decode_decision
 from tests.cluster.nodes import Nodes, now_ms, running
-from tests.transactions.desk import read_values
+from tests.transactions.desk import W, read_values, stage_values, transacting
 
 Three = tuple[Nodes, dict[str, Transactions]]
 
 
 @pytest_asyncio.fixture
 async def three(tmp_path: Path) -> AsyncIterator[Three]:
-    async with running(tmp_path) as nodes:
-        made = {name: Transactions(broker, now_ms=now_ms) for name, broker in nodes.brokers.items()}
-        for each in made.values():
-            each.start()
+    async with running(tmp_path) as nodes, transacting(nodes.brokers) as made:
         await nodes.brokers["n1"].create_topic("t", TopicConfig(partitions=3))
         yield nodes, made
-        for each in made.values():
-            await each.stop()
-
-
-async def stage(transactions: Transactions, number: int, *values: bytes, partition: int = 0) -> str:
-    batches = [values_batch(value, timestamp_ms=now_ms()) for value in values]
-    return (await transactions.stage_batches("w", number, "t", partition, batches)).receipt
 
 
 async def test_any_node_stages_and_commits(three: Three) -> None:
@@ -48,7 +38,7 @@ async def test_any_node_stages_and_commits(three: Three) -> None:
     for number in range(6):
         names = sorted(transactions)
         receipts = [
-            await stage(transactions[names[(number + i) % 3]], number, b"%d.%d" % (number, i), partition=i)
+            await stage_values(transactions[names[(number + i) % 3]], number, b"%d.%d" % (number, i), partition=i)
             for i in range(3)
         ]
         result = await transactions[names[number % 3]].commit("w", number, receipts)
@@ -62,7 +52,10 @@ async def test_any_node_stages_and_commits(three: Three) -> None:
 async def test_racing_commits_of_one_number_through_two_nodes_store_one_of_them(three: Three) -> None:
     nodes, transactions = three
     for number in range(8):
-        one, two = await stage(transactions["n1"], number, b"one"), await stage(transactions["n2"], number, b"two")
+        one, two = (
+            await stage_values(transactions["n1"], number, b"one"),
+            await stage_values(transactions["n2"], number, b"two"),
+        )
         results = await asyncio.gather(
             transactions["n3"].commit("w", number, [one]), transactions["n2"].commit("w", number, [two])
         )
@@ -75,15 +68,16 @@ async def test_racing_commits_of_one_number_through_two_nodes_store_one_of_them(
 async def test_coordinator_that_wakes_up_late_stores_nothing_twice(three: Three) -> None:
     """Fencing: it does once more what its successor has done, batch by batch, while others go on."""
     nodes, transactions = three
-    receipts = [await stage(transactions["n1"], 0, b"a", b"b", b"c", partition=i) for i in range(3)]
+    receipts = [await stage_values(transactions["n1"], 0, b"a", b"b", b"c", partition=i) for i in range(3)]
     await transactions["n1"].commit("w", 0, receipts)
-    coordinator = partition_of("w")  # type: ignore[arg-type]
-    decided = await nodes.backends["n1"].read(PartitionId(DECISIONS, coordinator), Offset(0), 1 << 20)
+    decided = await nodes.backends["n1"].read(PartitionId(DECISIONS, W), Offset(0), 1 << 20)
     commit = decode_decision(record_batch.decode_values(decided[0])[0])
     assert isinstance(commit, Commit)
     for name, broker in nodes.brokers.items():
-        await Copying(broker, coordinator, Offset(0), commit, TransactionStats(), lambda event, /, **fields: None).run()
-        await transactions[name].commit("w", 1, [await stage(transactions[name], 1, b"d")]) if name == "n1" else None
+        await Copying(broker, W, Offset(0), commit, TransactionStats(), lambda event, /, **fields: None).run()
+        await transactions[name].commit(
+            "w", 1, [await stage_values(transactions[name], 1, b"d")]
+        ) if name == "n1" else None
     for i in range(3):
         values = await read_values(nodes.brokers["n2"], "t", i)
         assert values == [b"a", b"b", b"c", *([b"d"] if i == 0 else [])]
@@ -91,11 +85,11 @@ async def test_coordinator_that_wakes_up_late_stores_nothing_twice(three: Three)
 
 async def test_commit_goes_on_under_another_leader_of_its_target(three: Three) -> None:
     nodes, transactions = three
-    await transactions["n1"].commit("w", 0, [await stage(transactions["n1"], 0, b"first")])
+    await transactions["n1"].commit("w", 0, [await stage_values(transactions["n1"], 0, b"first")])
     for number in range(1, 4):
         leader = await nodes.leader("t")
         other = nodes.another_than(leader)
-        receipts = [await stage(transactions["n1"], number, b"%d.%d" % (number, i)) for i in range(5)]
+        receipts = [await stage_values(transactions["n1"], number, b"%d.%d" % (number, i)) for i in range(5)]
         committing = asyncio.ensure_future(transactions["n1"].commit("w", number, receipts))
         await nodes.brokers[leader].transfer("t", 0, other)
         await committing
@@ -107,7 +101,7 @@ async def test_batch_that_overtakes_the_one_before_it_is_not_stored(three: Three
     nodes, _ = three
     leader = await nodes.leader("t")
     broker = nodes.brokers[leader]
-    place = PartitionId("t", 0)  # type: ignore[arg-type]
+    place = PartitionId(TopicName("t"), 0)
 
     def batch(sequence: int, value: bytes) -> bytearray:
         made = values_batch(value, timestamp_ms=now_ms())
@@ -131,9 +125,9 @@ async def test_batch_that_overtakes_the_one_before_it_is_not_stored(three: Three
 async def test_decisions_are_done_when_their_coordinator_is_gone(three: Three) -> None:
     nodes, transactions = three
     await transactions["n1"].commit("w", 0, [])
-    coordinator = await nodes.leader(DECISIONS, partition_of("w"))  # type: ignore[arg-type]
+    coordinator = await nodes.leader(DECISIONS, W)
     through = nodes.another_than(coordinator)
-    receipts = [await stage(transactions[through], 1, b"%d" % i) for i in range(4)]
+    receipts = [await stage_values(transactions[through], 1, b"%d" % i) for i in range(4)]
     await transactions.pop(coordinator).stop()
     committing = asyncio.ensure_future(transactions[through].commit("w", 1, receipts))
     await asyncio.sleep(0)

@@ -7,6 +7,7 @@ import base64
 
 import msgspec
 import pytest
+from testkit.wait import until
 
 from holdfast.model.errors import (
     BadReceipt,
@@ -25,8 +26,8 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.names import DONE_CURSOR
 from holdfast.model.transactions import CONTENTS_BITS, Contents
 from holdfast.wire import record_batch, stamps
-from holdfast.wire.transactions import DECISIONS, STAGED, Commit, decode_decision, encode_decision, partition_of
-from tests.transactions.desk import EXPIRY_MS, Desk, later
+from holdfast.wire.transactions import DECISIONS, STAGED, Commit, decode_decision, encode_decision
+from tests.transactions.desk import EXPIRY_MS, Desk, W, later
 
 
 async def test_nothing_is_seen_before_the_commit_and_everything_after(desk: Desk) -> None:
@@ -177,15 +178,10 @@ async def test_losers_and_committed_pieces_are_let_go_at_once(desk: Desk) -> Non
 
 
 async def _until_done(desk: Desk, pieces: int) -> None:
-    number = partition_of("w")  # type: ignore[arg-type]
     backend = desk.broker.backend
-    async with asyncio.timeout(10):
-        while (backend.cursor(STAGED, DONE_CURSOR) or {}).get(number) != pieces:
-            await asyncio.sleep(0.01)
-        while (backend.cursor(DECISIONS, DONE_CURSOR) or {}).get(number) != backend.end_offset(
-            PartitionId(DECISIONS, number)
-        ):
-            await asyncio.sleep(0.01)
+    decided = PartitionId(DECISIONS, W)
+    await until(lambda: (backend.cursor(STAGED, DONE_CURSOR) or {}).get(W) == pieces)
+    await until(lambda: (backend.cursor(DECISIONS, DONE_CURSOR) or {}).get(W) == backend.end_offset(decided))
 
 
 async def test_receipts_that_were_not_given_for_this_commit_are_refused(desk: Desk) -> None:
@@ -297,15 +293,14 @@ async def test_decided_commit_is_done_after_a_restart_although_nobody_asks(desk:
     await desk.close()
     # Nobody coordinates: the decision is made, and its answer never comes.
     waiting = asyncio.ensure_future(desk.commit(0, *receipts))
-    number = partition_of("w")  # type: ignore[arg-type]
-    async with asyncio.timeout(10):
-        while not desk.broker.backend.end_offset(PartitionId(DECISIONS, number)):
-            await asyncio.sleep(0.01)
+    await until(lambda: desk.broker.backend.end_offset(PartitionId(DECISIONS, W)) > 0)
     waiting.cancel()
     later(desk.store, 100 * EXPIRY_MS)
     await desk.restart()
-    async with asyncio.timeout(20):
-        while len(await desk.values("t", 0)) + len(await desk.values("t", 1)) < 6:
-            await asyncio.sleep(0.01)
+
+    async def is_done() -> bool:
+        return len(await desk.values("t", 0)) + len(await desk.values("t", 1)) == 6
+
+    await until(is_done)
     assert (await desk.commit(0)).duplicate
     assert await desk.values("t", 0) == [b"0", b"2", b"4"], "data of a decided commit never expires"

@@ -20,13 +20,10 @@ from testkit.sizes import examples, in_memory, scaled
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import HoldfastError, WriterNotFound
 from holdfast.model.transactions import StageReceipt
-from holdfast.wire.transactions import partition_of
 from tests.contract.stores import BACKENDS, Store
-from tests.transactions.desk import Desk
+from tests.transactions.desk import OTHER, Desk
 
 PARTITIONS = 2
-# Another writer of the same coordinator.
-OTHER = next(f"v{i}" for i in range(1000) if partition_of(f"v{i}") == partition_of("w"))  # type: ignore[arg-type]
 # Calls that change something, or on which a change depends.
 CALLS = {
     "append",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 from testkit.batches import values_batch
 from testkit.wait import until
 
@@ -33,38 +31,9 @@ from holdfast.wire.transactions import (
     decode_decision,
     decode_receipt,
     encode_receipt,
-    partition_of,
 )
-from tests.contract.stores import BACKENDS, Store
-from tests.transactions.desk import Desk, later
+from tests.transactions.desk import OTHER, Desk, W, desk_over, later
 from tests.transactions.test_transaction_stores import expire
-
-W = partition_of("w")  # type: ignore[arg-type]
-# Another writer of the same coordinator.
-OTHER = next(f"v{i}" for i in range(1000) if partition_of(f"v{i}") == W)  # type: ignore[arg-type]
-
-
-async def opened(kind: str, path: Path, **settings: int) -> Desk:
-    made = Desk(Store(BACKENDS[kind], path / "data"), **settings)
-    await made.store.open()
-    made.open()
-    return made
-
-
-@pytest_asyncio.fixture
-async def alone(tmp_path: Path) -> AsyncIterator[Desk]:
-    made = await opened("alone-group", tmp_path)
-    yield made
-    await made.close()
-    await made.store.stop()
-
-
-@pytest_asyncio.fixture(params=["alone-group", "postgres"])
-async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    made = await opened(request.param, tmp_path)
-    yield made
-    await made.close()
-    await made.store.stop()
 
 
 def done_with(desk: Desk) -> int:
@@ -162,7 +131,7 @@ async def test_commit_goes_on_where_retention_took_what_it_had_stored(
         if calls == 4:
             for _ in range(2):
                 await desk.broker.publish("t", [NewMessage(value=b"y" * 5000)])
-            await desk.store.backend.expire()
+            await expire(desk.store.backend)
             assert desk.store.backend.start_offset(partition) > 0
             self._known.clear()  # as a new leader that knows nothing yet
             raise LeaderChanged("the leader changed")
@@ -269,8 +238,7 @@ async def test_lease_that_lapses_and_comes_back_does_not_stop_the_coordinator(
 
 
 async def test_what_is_committed_behind_an_abandoned_piece_takes_no_room(tmp_path: Path) -> None:
-    desk = await opened("alone-group", tmp_path, staged_bytes_max=20_000)
-    try:
+    async with desk_over("alone-group", tmp_path, staged_bytes_max=20_000) as desk:
         await desk.create()
         await desk.stage(1, b"abandoned", writer=OTHER)
         for number in range(15):
@@ -283,9 +251,6 @@ async def test_what_is_committed_behind_an_abandoned_piece_takes_no_room(tmp_pat
         await until(lambda: done_with(desk) == number + 1)
         await expire(desk.store.backend)
         await desk.commit(number, await desk.stage(number, b"room again"))
-    finally:
-        await desk.close()
-        await desk.store.stop()
 
 
 async def test_piece_at_which_the_sweep_stands_is_read_once(alone: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

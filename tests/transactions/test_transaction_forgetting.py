@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from testkit.batches import values_batch
 from testkit.wait import until
 
 from holdfast.model.errors import StagedExpired, TooManyWriters, WriterNotFound
@@ -14,11 +13,19 @@ from holdfast.model.ids import Offset
 from holdfast.model.names import DONE_CURSOR
 from holdfast.model.topics import TopicConfig
 from holdfast.transactions import staging, sweeping
-from holdfast.transactions.service import Transactions
-from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Decision, partition_of
-from tests.cluster.nodes import now_ms, running
-from tests.transactions.desk import EXPIRY_MS, Desk, later, read_values
-from tests.transactions.test_transaction_faults import OTHER, W
+from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Decision
+from tests.cluster.nodes import running
+from tests.transactions.desk import (
+    EXPIRY_MS,
+    OTHER,
+    Desk,
+    W,
+    later,
+    read_values,
+    stage_values,
+    transacting,
+    writer_of,
+)
 
 
 def noted_as_forgotten(desk: Desk) -> list[str]:
@@ -121,7 +128,7 @@ async def test_nothing_is_kept_of_forgotten_writers_once_what_they_staged_is_gon
         await desk.transactions.forget("w")
     assert noted_as_forgotten(desk) == ["f.w"]
     await desk.restart()
-    same = [f"x{i}" for i in range(200) if partition_of(f"x{i}") == W][:4]  # type: ignore[arg-type]
+    same = [writer_of(W, prefix) for prefix in ("x", "y", "z", "a")]
     for writer in same:
         await desk.commit(0, await desk.stage(0, b"x", writer=writer), writer=writer)
         await desk.transactions.forget(writer)
@@ -159,23 +166,13 @@ async def test_notes_of_forgotten_writers_are_bounded(desk: Desk, monkeypatch: p
 
 
 async def test_late_commit_through_another_node_of_a_cluster_stores_nothing_again(tmp_path: Path) -> None:
-    async with running(tmp_path) as nodes:
-        made = {name: Transactions(broker, now_ms=now_ms) for name, broker in nodes.brokers.items()}
-        for each in made.values():
-            each.start()
+    async with running(tmp_path) as nodes, transacting(nodes.brokers) as made:
         await nodes.brokers["n1"].create_topic("t", TopicConfig())
-
-        async def stage(writer: str, value: bytes) -> str:
-            batches = [values_batch(value, timestamp_ms=now_ms())]
-            return (await made["n1"].stage_batches(writer, 0, "t", 0, batches)).receipt
-
-        await stage(OTHER, b"open")
-        receipt = await stage("w", b"row")
+        await stage_values(made["n1"], 0, b"open", writer=OTHER)
+        receipt = await stage_values(made["n1"], 0, b"row")
         await made["n2"].commit("w", 0, [receipt])
         await made["n2"].forget("w")
         for each in made.values():
             with pytest.raises(StagedExpired, match="its writer was forgotten"):
                 await each.commit("w", 0, [receipt])
         assert await read_values(nodes.brokers["n1"], "t") == [b"row"]
-        for each in made.values():
-            await each.stop()

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from testkit.batches import values_batch
 from testkit.postgres import database_for
 from testkit.wait import until
 
@@ -21,16 +20,10 @@ from holdfast.model.topics import Topic, TopicConfig
 from holdfast.transactions.copying import Copying
 from holdfast.transactions.service import Transactions
 from holdfast.wire import stamps
-from holdfast.wire.transactions import DECISIONS, partition_of
-from tests.cluster.nodes import now_ms, running
-from tests.postgres.stores import open_store
-from tests.transactions.desk import Desk, read_values
-
-W = partition_of("w")  # type: ignore[arg-type]
-
-
-def writer_of(coordinator: int) -> str:
-    return next(f"w{i}" for i in range(1000) if partition_of(f"w{i}") == coordinator)  # type: ignore[arg-type]
+from holdfast.wire.transactions import DECISIONS
+from tests.cluster.nodes import running
+from tests.postgres.stores import stored
+from tests.transactions.desk import Desk, W, read_values, stage_values, transacting, writer_of
 
 
 async def commit_while_behind(
@@ -38,7 +31,7 @@ async def commit_while_behind(
 ) -> None:
     """Make a topic and commit to it, while the node of the writer's coordinator has not heard of the topic."""
     await through.create_topic("late", TopicConfig())
-    staged = await transactions.stage_batches(writer, 0, "late", 0, [values_batch(b"row", timestamp_ms=now_ms())])
+    receipt = await stage_values(transactions, 0, b"row", writer=writer, topic="late")
     assert behind.topic("late") is None
     asked, real = asyncio.Event(), behind.catch_up_cursors
 
@@ -47,7 +40,7 @@ async def commit_while_behind(
         await real()
 
     behind.catch_up_cursors = catch_up_cursors
-    committing = asyncio.ensure_future(transactions.commit(writer, 0, [staged.receipt]))
+    committing = asyncio.ensure_future(transactions.commit(writer, 0, [receipt]))
     asking = asyncio.ensure_future(asked.wait())
     await asyncio.wait({committing, asking}, return_when=asyncio.FIRST_COMPLETED)
     assert not committing.done(), "it is not known yet whether the topic is gone"
@@ -60,10 +53,7 @@ async def commit_while_behind(
 async def test_topic_that_the_coordinators_node_has_not_heard_of_gets_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(tmp_path) as nodes:
-        made = {name: Transactions(broker, now_ms=now_ms) for name, broker in nodes.brokers.items()}
-        for each in made.values():
-            each.start()
+    async with running(tmp_path) as nodes, transacting(nodes.brokers) as made:
         await made["n1"].commit("warm", 0, [])
         await until(lambda: any(each.control.replica.leads for each in nodes.backends.values()))
         control = next(name for name, each in nodes.backends.items() if each.control.replica.leads)
@@ -81,20 +71,18 @@ async def test_topic_that_the_coordinators_node_has_not_heard_of_gets_its_rows(
         await commit_while_behind(
             nodes.brokers[control], made[control], behind, writer_of(coordinator), lambda: released.set()
         )
-        for each in made.values():
-            await each.stop()
 
 
 async def test_topic_that_the_holding_broker_has_not_heard_of_gets_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = database_for(tmp_path)
-    one, two = await open_store(url, "n1"), await open_store(url, "n2")
-    made = [Transactions(each.broker, now_ms=now_ms) for each in (one, two)]
-    try:
-        for each in made:
-            each.start()
-        await made[0].commit("warm", 0, [])
+    async with (
+        stored(url, "n1") as one,
+        stored(url, "n2") as two,
+        transacting({"n1": one.broker, "n2": two.broker}) as made,
+    ):
+        await made["n1"].commit("warm", 0, [])
 
         def held() -> list[int]:
             return [number for number in range(8) if two.backend.reign(PartitionId(DECISIONS, number)) is not None]
@@ -107,12 +95,7 @@ async def test_topic_that_the_holding_broker_has_not_heard_of_gets_its_rows(
             await load(topic_id)
 
         monkeypatch.setattr(two.backend.notices._topics, "load", slow)
-        await commit_while_behind(one.broker, made[0], two.backend, writer_of(held()[0]), lambda: released.set())
-    finally:
-        for each in made:
-            await each.stop()
-        for store in (one, two):
-            await store.backend.stop()
+        await commit_while_behind(one.broker, made["n1"], two.backend, writer_of(held()[0]), lambda: released.set())
 
 
 async def test_commit_waits_while_nobody_can_tell_whether_its_topic_is_gone(
