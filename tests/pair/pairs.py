@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,9 @@ class Pair:
 
     def wait_until_alone(self, node: str) -> None:
         wait_until(lambda: bool(self.status(node)["is_alone"]), f"{node} goes on alone")
+
+    def wait_until_both_have(self, has_everything: Callable[[str], bool]) -> None:
+        wait_until(lambda: all(map(has_everything, self.brokers)), "both have everything")
 
     def values(self, node: str, topic: str) -> list[bytes]:
         return self[node].stored_values(topic)

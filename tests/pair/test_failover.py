@@ -33,48 +33,34 @@ def subscribed(pair: Pair, node: str) -> TextClient:
     return client
 
 
-def test_backup_has_what_was_acknowledged_and_takes_over_at_once(tmp_path: Path) -> None:
+def test_each_takes_over_from_the_other_with_everything_and_the_other_catches_up(tmp_path: Path) -> None:
     with running(tmp_path) as pair:
         publish(pair, "a", b"1", b"2")
-        with subscribed(pair, "b") as subscriber:
-            publish(pair, "a", b"3")
-            assert pair.status("b")["role"] == "backup"
-            killed_at = time.monotonic()
-            pair["a"].kill()
-            publish(pair, "b", b"4")
-            while subscriber.line() != b"MESSAGE|t|4":
-                assert time.monotonic() - killed_at < 10
-        assert pair.values("b", "t") == [b"1", b"2", b"3", b"4"]
-        status = pair.status("b")
-        assert (status["role"], status["is_alone"], status["failovers"]) == ("primary", True, 1)
-
-
-def test_broker_that_was_replaced_comes_back_as_the_backup_and_takes_over_in_turn(tmp_path: Path) -> None:
-    with running(tmp_path) as pair:
-        publish(pair, "a", b"1")
-        expected = [b"1"]
-        for turn in range(4):
-            primary, other = ("a", "b") if turn % 2 == 0 else ("b", "a")
-            assert pair.status(primary)["role"] == "primary"
-            pair[primary].kill()
-            publish(pair, other, b"turn %d" % turn)
-            expected.append(b"turn %d" % turn)
+        expected = [b"1", b"2"]
+        for primary, other in (("a", "b"), ("b", "a")):
+            with subscribed(pair, other) as subscriber:
+                publish(pair, primary, b"before " + primary.encode())
+                assert pair.status(other)["role"] == "backup"
+                pair[primary].kill()
+                publish(pair, other, b"alone " + other.encode())
+                while subscriber.line() != b"MESSAGE|t|alone " + other.encode():
+                    pass
+            expected += [b"before " + primary.encode(), b"alone " + other.encode()]
+            status = pair.status(other)
+            assert (status["role"], status["is_alone"], status["failovers"]) == ("primary", True, 1)
             pair[primary].restart()
             pair.wait_until_together()
-            assert pair.status(other)["role"] == "primary"
+            assert pair.status(other)["role"] == "primary", "nobody gives way who serves"
             assert pair.values(primary, "t") == pair.values(other, "t") == expected
-
-
-def test_primary_goes_on_alone_and_its_backup_catches_up(tmp_path: Path) -> None:
-    with running(tmp_path) as pair:
+        # It was the backup that was gone, and the primary that goes on alone.
         pair["b"].kill()
         pair.wait_until_alone("a")
-        publish(pair, "a", b"alone")
+        publish(pair, "a", b"without a backup")
         pair["b"].restart()
         pair.wait_until_together()
         pair["a"].kill()
         pair.wait_until_alone("b")
-        assert pair.values("b", "t") == [b"alone"]
+        assert pair.values("b", "t") == [*expected, b"without a backup"]
 
 
 def test_primary_refuses_without_the_backup_it_requires(tmp_path: Path) -> None:
@@ -132,8 +118,8 @@ def test_what_both_sides_of_a_split_acknowledged_is_there_afterwards(tmp_path: P
         assert pair.status("b")["role"] == "primary"
         expected = [b"before", b"a1", b"a2", b"b1", b"b2", b"b3", b"without an id"]
         expected += [b"under way", b"under way without an id"]
+        pair.wait_until_both_have(lambda node: len(pair.values(node, "t")) >= 9)
         for node in ("a", "b"):
-            wait_until(lambda node=node: len(pair.values(node, "t")) >= 9, f"{node} has everything")  # type: ignore[misc]
             assert sorted(pair.values(node, "t")) == sorted(expected)
             assert pair.values(node, "only-here") == [b"x"]
         publish(pair, "b", b"a1")
@@ -150,8 +136,7 @@ def test_both_boxes_lose_their_power_and_come_back(tmp_path: Path) -> None:
         pair.wait_until_together()
         publish(pair, "b", b"again")
         expected = [*(b"%d" % number for number in range(100)), b"again"]
-        for node in ("a", "b"):
-            wait_until(lambda node=node: pair.values(node, "t") == expected, f"{node} has everything")  # type: ignore[misc]
+        pair.wait_until_both_have(lambda node: pair.values(node, "t") == expected)
 
 
 def test_backup_that_does_not_have_everything_yet_does_not_take_over(tmp_path: Path) -> None:
@@ -167,8 +152,7 @@ def test_backup_that_does_not_have_everything_yet_does_not_take_over(tmp_path: P
         wait_until(lambda: pair.status("b")["role"] in ("primary", "joining", "backup"), "b says how it stands")
         pair["a"].restart()
         pair.wait_until_together()
-        for node in ("a", "b"):
-            wait_until(lambda node=node: pair.values(node, "t") == values, f"{node} has everything")  # type: ignore[misc]
+        pair.wait_until_both_have(lambda node: pair.values(node, "t") == values)
 
 
 def test_one_that_cannot_give_what_it_has_goes_on_with_it(tmp_path: Path) -> None:
@@ -188,8 +172,7 @@ def test_one_that_cannot_give_what_it_has_goes_on_with_it(tmp_path: Path) -> Non
         assert pair.values("a", "t") == [b"before", b"a1"]
         pair["b"].restart()
         pair.wait_until_together()
-        for node in ("a", "b"):
-            wait_until(lambda node=node: sorted(pair.values(node, "t")) == [b"a1", b"before"], f"{node} has all")  # type: ignore[misc]
+        pair.wait_until_both_have(lambda node: sorted(pair.values(node, "t")) == [b"a1", b"before"])
 
 
 @given(

@@ -12,8 +12,9 @@ import pytest
 from testkit.crashes import Crashed
 
 from holdfast.client.client import Client
+from holdfast.client.results import PublishResults
 from holdfast.model.ids import TimestampMs
-from holdfast.model.messages import NewMessage, Published
+from holdfast.model.messages import NewMessage
 from holdfast.node import rejoining
 from holdfast.node.known_ids import KnownIds
 from holdfast.testing import LocalCluster
@@ -25,10 +26,10 @@ COUNT = 60
 GIVEN = Counter([f"{kind} {number}" for kind in ("plain", "named") for number in range(COUNT)])
 
 
-@pytest.fixture
-def loser(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of one that was alone, in terms that the other one never had."""
-    with LocalCluster(nodes=1, data=tmp_path / "loser") as cluster:
+    with LocalCluster(nodes=1, data=tmp_path_factory.mktemp("stopped")) as cluster:
         with cluster.connect_blocking() as client:
             client.create_topic("t", partitions=2)
         for _ in range(4):
@@ -38,8 +39,12 @@ def loser(tmp_path: Path) -> Iterator[Path]:
             named = [NewMessage(value=f"named {number}".encode(), id=f"id {number}") for number in range(COUNT)]
             for first in range(0, COUNT, COUNT // 4):
                 client.publish_many("t", named[first : first + COUNT // 4], partition=1)
-        data = cluster.node(0).data
-    yield data
+        return cluster.node(0).data
+
+
+@pytest.fixture
+def loser(stopped: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(stopped, tmp_path / "loser")
 
 
 @pytest.fixture
@@ -115,7 +120,7 @@ async def test_message_that_its_publisher_sends_again_while_it_waits_to_be_given
 
     async def and_a_publisher_goes_on(
         client: Client, topic: str, messages: list[NewMessage], *, partition: int
-    ) -> list[Published]:
+    ) -> PublishResults:
         given = await publish_many(client, topic, messages, partition=partition)
         if messages[0].id == "id 0":
             async with winner.connect() as publisher:

@@ -22,7 +22,13 @@ def wait_until_together(*both: Box) -> None:
     wait_until(are_together, "one is the primary and the other has everything")
 
 
-@pytest.mark.parametrize("lost", [0, 1], ids=["that of the first primary", "that of the first backup"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(0, id="that of the first primary"),
+        pytest.param(1, id="that of the first backup", marks=pytest.mark.night),
+    ],
+)
 def test_a_box_with_an_empty_disk_has_everything_again_and_takes_over(
     tmp_path: Path, lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

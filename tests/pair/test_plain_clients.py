@@ -96,8 +96,9 @@ def subscribe(box: Box, dialect: str) -> TextClient:
     return client
 
 
-@pytest.mark.parametrize("memory", [(), ("--memory",)], ids=["on disk", "in memory"])
-@pytest.mark.parametrize("dialect", ["standard", "ack"])
+@pytest.mark.parametrize(
+    ("dialect", "memory"), [("standard", ()), ("ack", ("--memory",))], ids=["standard, on disk", "ack, in memory"]
+)
 def test_each_acknowledged_message_reaches_a_bare_subscriber_across_the_death_of_the_primary(
     tmp_path: Path, dialect: str, memory: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +115,7 @@ def test_each_acknowledged_message_reaches_a_bare_subscriber_across_the_death_of
             publish_until_taken(backup, dialect, after[0])
             for value in after[1:]:
                 publish(backup, dialect, value)
-            seen = []
+            seen: list[bytes] = []
             while not seen or seen[-1] != head + after[-1]:
                 seen.append(from_backup.line())
         # What the primary had delivered and not noted yet may come again, in order; the rest comes once.

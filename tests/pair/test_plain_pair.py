@@ -7,20 +7,20 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from testkit.commands import holdfast
 from testkit.processes import BrokerProcess
 from testkit.text_client import PUBACK, SUBACK
-from testkit.wait import wait_until
+from testkit.wait import until, wait_until
 
 from holdfast.client import PairPublisher, PairSubscriber
 from holdfast.testing.ports import free_port
 from tests.pair.partners import plain, status, wait_until_alone, wait_until_in_step
+from tests.pair.test_plain_clients import boxes
 
 Two = tuple[BrokerProcess, BrokerProcess]
 
@@ -58,7 +58,7 @@ def publish(broker: BrokerProcess, *values: bytes) -> None:
     with broker.connect() as client:
         for value in values:
             line = b"PUBLISH_ID|%s|t|%s" % (value, value)
-            wait_until(lambda line=line: client.ask(line) == PUBACK, f"{value!r} is acknowledged")  # type: ignore[misc]
+            wait_until(lambda: client.ask(line) == PUBACK, f"{value!r} is acknowledged")  # noqa: B023
 
 
 async def _through_failovers(
@@ -84,9 +84,7 @@ async def _through_failovers(
                 await asyncio.to_thread(broker.restart)
                 other = two[1] if broker is two[0] else two[0]
                 await asyncio.to_thread(wait_until_in_step, other)
-        async with asyncio.timeout(30):
-            while len(received) < len(acknowledged):
-                await asyncio.sleep(0.01)
+        await until(lambda: len(received) >= len(acknowledged))
         receiving.cancel()
     return acknowledged, received
 
@@ -183,51 +181,22 @@ def test_two_that_both_serve_in_the_same_epoch_agree_on_one(tmp_path: Path) -> N
             assert set(winner.stored_values("t")) == {b"of the first", b"of the second"}
 
 
-def test_commands_run_a_plain_pair_and_the_client_commands_use_it(tmp_path: Path) -> None:
-    ports = free_port(), free_port()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-
-    def command(*arguments: str) -> list[str]:
-        return [sys.executable, "-m", "holdfast.cli", *arguments]
-
-    def serve(role: str, port: int, partner: int) -> subprocess.Popen[bytes]:
-        flags = ("--plain", "--heartbeat-ms", "100", "--misses", "4", "--data", str(tmp_path / role))
-        return subprocess.Popen(
-            command(role, str(port), f"localhost:{partner}", *flags, "--ready-file", str(tmp_path / f"{role}.json")),
-            env={**environment, "HOLDFAST_QUIET": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def ran(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(command(*arguments), env=environment, capture_output=True, check=False)
-
-    refused = ran("primary", "8080", "--plain")
-    assert refused.returncode == 2 and b"two brokers" in refused.stderr
-    brokers = [serve("primary", ports[0], ports[1]), serve("backup", ports[1], ports[0])]
-    both = [f"127.0.0.1:{port}" for port in ports]
-    try:
-        wait_until(lambda: all((tmp_path / f"{role}.json").exists() for role in ("primary", "backup")), "both serve")
-        published = subprocess.run(
-            command("publish", "t", "hello", *both), env=environment, capture_output=True, check=False
-        )
-        assert published.returncode == 0, published.stderr
-        told = json.loads((tmp_path / "primary.json").read_bytes())
-        wait_until(
-            lambda: not (json.loads(ran("check", "--server", told["http"], "--json").stdout)["pair"] or {})["is_alone"],
-            "they are in step",
-        )
-        brokers[0].kill()
-        again = subprocess.run(
-            command("publish", "t", "again", *both), env=environment, capture_output=True, check=False
-        )
-        assert again.returncode == 0, again.stderr
-    finally:
-        for broker in brokers:
-            broker.kill()
-            broker.wait()
-    examined = ran("doctor", str(tmp_path / "backup"))
-    assert examined.returncode == 0, examined.stdout
+def test_commands_run_a_plain_pair_and_the_client_commands_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = holdfast("primary", "8080", "--plain")
+    assert refused.code == 2 and "two brokers" in refused.err
+    with boxes(tmp_path, "--plain") as (primary, backup):
+        both = [f"127.0.0.1:{box.port}" for box in (primary, backup)]
+        published = holdfast("publish", "t", "hello", *both)
+        assert published.code == 0, published
+        wait_until(lambda: primary.stands() == "primary", "they are in step")
+        primary.kill()
+        again = holdfast("publish", "t", "again", *both)
+        assert again.code == 0, again
+    examined = holdfast("doctor", str(tmp_path / f"holdfast-{backup.port}"))
+    assert examined.code == 0, examined
 
 
 def test_what_was_acknowledged_alone_is_given_though_a_backup_is_required_by_now(tmp_path: Path) -> None:
