@@ -19,7 +19,7 @@ from asyncpg import Connection
 from holdfast.backends.postgres import status
 from holdfast.backends.postgres.cursors import Cursors
 from holdfast.backends.postgres.database import RETRY_S_MAX, Database
-from holdfast.backends.postgres.holding import Holding
+from holdfast.backends.postgres.holding import LEASE_S, Holding
 from holdfast.backends.postgres.notices import Notices
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
@@ -60,6 +60,7 @@ class PostgresBackend(NoMembers, NothingVoid):
         retention_wait: RetentionWait = NOBODY,
         partitions_max: int = PARTITIONS_MAX,
         retry_s_max: float = RETRY_S_MAX,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.node_id = node
         self._now_ms = now_ms
@@ -87,7 +88,7 @@ class PostgresBackend(NoMembers, NothingVoid):
         self._cursors = Cursors(self.database, self.known)
         self.notices = Notices(self.database, self.known, self._topics, self._cursors, self.broker_id)
         self.notices.on_listening = self.reading.tails.clear
-        self.holding = Holding(self.database, self.known, self.notices, self.broker_id, node)
+        self.holding = Holding(self.database, self.known, self.notices, self.broker_id, node, lease_s)
         self.holding.on_beat = self._on_beat
         self.replaying = Replaying(
             self.database, self.known, self.holding, self.broker_id, self.writer, dedupe_age_ms=dedupe_age_ms

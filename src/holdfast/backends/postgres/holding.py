@@ -41,7 +41,17 @@ _BEATS_BETWEEN_LOOKS: Final = 4
 class Holding:
     """This broker among the others, and the partitions that it alone processes."""
 
-    def __init__(self, database: Database, known: KnownTopics, notices: Notices, broker_id: UUID, name: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        known: KnownTopics,
+        notices: Notices,
+        broker_id: UUID,
+        name: str,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        # How long what a broker holds stays its own without a beat. All brokers of a database have the same.
+        self.lease_s = lease_s
         self.addresses: dict[str, str] = {}
         # The time of the oldest message that this broker keeps in its spill; others wait with newer ones.
         self.spilled_since: int | None = None
@@ -106,7 +116,7 @@ class Holding:
 
     async def live(self) -> list[Any]:
         """The brokers that are there. Raises `Unavailable`."""
-        return await self._database.fetch(sql("live_brokers"), LEASE_S)
+        return await self._database.fetch(sql("live_brokers"), self.lease_s)
 
     async def _run(self) -> None:
         while True:
@@ -145,11 +155,11 @@ class Holding:
             )
             if processes or coordinates:
                 held = await self._take_shares(connection)
-                self._until_s = asked_s + LEASE_S
+                self._until_s = asked_s + self.lease_s
                 self._change({**dict.fromkeys(self._held), **held})
             self._beats += 1
             if self._beats % _BEATS_BETWEEN_LOOKS == 0:
-                self._look_at_namesakes(await connection.fetch(sql("brokers_named"), self.name, self._me, LEASE_S))
+                self._look_at_namesakes(await connection.fetch(sql("brokers_named"), self.name, self._me, self.lease_s))
 
     def _look_at_namesakes(self, rows: Sequence[Any]) -> None:
         """An earlier life of this broker is never seen again; one that is seen again is somebody else."""
@@ -169,7 +179,7 @@ class Holding:
     async def _take_shares(self, connection: Connection) -> Mapping[PartitionId, int | None]:
         async with connection.transaction():
             await connection.execute(sql("assign_alone"))
-            brokers = await connection.fetch(sql("live_brokers"), LEASE_S)
+            brokers = await connection.fetch(sql("live_brokers"), self.lease_s)
             for of_internal in (False, True):
                 if self.watchers[of_internal]:
                     live = [broker_id for broker_id, _, _, *takes_part in brokers if takes_part[of_internal]]

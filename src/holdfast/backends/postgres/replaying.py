@@ -22,7 +22,7 @@ import structlog
 from asyncpg import Connection
 
 from holdfast.backends.postgres.database import CROSSED, NOT_TAKEN, TROUBLE, Database
-from holdfast.backends.postgres.holding import LEASE_S, Holding
+from holdfast.backends.postgres.holding import Holding
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
 from holdfast.backends.postgres.state import KnownTopics
@@ -200,7 +200,13 @@ class Replaying:
             return Others(is_known=False)  # the next beat says to others what this broker keeps
         async with self._in_time() as connection:
             rows = await connection.fetch(
-                sql("spills_of_others"), self._me, file, LEASE_S, since_s + self._away_s, since_s, self._holding.name
+                sql("spills_of_others"),
+                self._me,
+                file,
+                self._holding.lease_s,
+                since_s + self._away_s,
+                since_s,
+                self._holding.name,
             )
         done = rows[0]["done"]
         if done is not None:
@@ -208,7 +214,7 @@ class Replaying:
         spills: dict[UUID, OtherSpill] = {}
         is_known = True
         for _, broker_id, name, oldest_ms, is_missing, of_file, first, end, newest_ms, number in rows:
-            if is_missing and since_s < LEASE_S:
+            if is_missing and since_s < self._holding.lease_s:
                 is_known = False
             if oldest_ms is None:
                 continue
@@ -250,7 +256,7 @@ class Replaying:
     async def held_up_by(self) -> str:
         """The broker that keeps the oldest messages, or those that were there before and did not come back yet."""
         async with self._in_time() as connection:
-            row = await connection.fetchrow(sql("oldest_spill_of_others"), self._me, LEASE_S)
+            row = await connection.fetchrow(sql("oldest_spill_of_others"), self._me, self._holding.lease_s)
         return "brokers that are not back yet" if row is None else f"{row[0]} ({row[1]})"
 
     # --- the connection -------------------------------------------------------------------------------
