@@ -24,13 +24,21 @@ class Campaign:
     """
 
     def __init__(
-        self, broker: BrokerProcess, name: str, *, topics: Sequence[str] = TOPICS, with_ids: bool = False
+        self,
+        broker: BrokerProcess,
+        name: str,
+        *,
+        topics: Sequence[str] = TOPICS,
+        with_ids: bool = False,
+        window: int = 5_000,
     ) -> None:
         self.broker = broker
         self.topics = topics
         self.dice = dice(name)
         self.acknowledged = 0
         self._with_ids = with_ids
+        # How many lines may be without an answer: the smaller, the slower the flood.
+        self._window = window
         self._rounds = 0
         self._found: dict[str, list[ForeignRecord]] = {topic: [] for topic in topics}
         self._before = self._found
@@ -53,7 +61,7 @@ class Campaign:
         """A flood that is under way: the broker has answered one of these numbers of lines, and perhaps some more."""
         self._rounds += 1
         self._before = self._found
-        flood = Flood(self.broker, self._lines(self._rounds))
+        flood = Flood(self.broker, self._lines(self._rounds), window=self._window)
         least = self.dice.choice(answers)
         flood.wait_for(lambda: len(flood.answers) >= least)
         time.sleep(self.dice.random() * 0.1)
@@ -94,7 +102,7 @@ class Campaign:
 
     def _lines(self, number: int) -> Iterator[Sent]:
         for i in itertools.count():
-            value = b"%d/%d" % (number, i) + b"." * (i % 97)
+            value = b"m%d/%d" % (number, i) + b"." * (i % 97)
             yield Sent(self.topics[i % len(self.topics)], value, f"{number}-{i}" if self._with_ids else None)
 
 

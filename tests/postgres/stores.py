@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
+from testkit.reading import read_all
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.broker.broker import Broker
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
+from holdfast.model.ids import PartitionId, TimestampMs, TopicName
 from holdfast.model.messages import NewMessage, Published, StoredMessage
 from holdfast.model.topics import TopicConfig
 
 
 def now_ms() -> TimestampMs:
     return TimestampMs(time.time_ns() // 1_000_000)
+
+
+def messages_of(values: Sequence[bytes], ids: Sequence[str] = ()) -> list[NewMessage]:
+    given: Sequence[str | None] = ids or [None] * len(values)
+    return [NewMessage(value=value, id=each) for value, each in zip(values, given, strict=True)]
 
 
 @dataclass
@@ -31,19 +37,10 @@ class Opened:
         return PartitionId(TopicName(name), 0)
 
     async def publish(self, *values: bytes, topic: str = "t", ids: Sequence[str] = ()) -> list[Published]:
-        given = list(ids) or [None] * len(values)
-        messages = [NewMessage(value=value, id=each) for value, each in zip(values, given, strict=True)]
-        return await self.broker.publish(topic, messages)
+        return await self.broker.publish(topic, messages_of(values, ids))
 
     async def read(self, topic: str = "t", partition: int = 0) -> list[StoredMessage]:
-        """Everything, in order."""
-        found: list[StoredMessage] = []
-        offset, _ = self.broker.partition_range(topic, partition)
-        while True:
-            messages, offset = await self.broker.read(topic, partition, Offset(offset), 1000, 1 << 20)
-            if not messages:
-                return found
-            found += messages
+        return await read_all(self.broker, topic, partition)
 
 
 async def open_store(url: str, node: str = "n1", *, timeout_s: float = 5.0, **settings: Any) -> Opened:

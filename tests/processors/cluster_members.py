@@ -9,20 +9,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from processor_helpers import ORDERS, Clock, Recorder
+from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
-from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.model.errors import WorldError
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.processors.pool import WorkerPool
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 from holdfast.processors.stage import ProcessingStage
-from holdfast.storage.directory import DataDirectory
-from holdfast.testing.ports import free_port
-
-NODES = ("n1", "n2", "n3")
+from tests.cluster.nodes import Nodes, running
+from tests.processors.processor_helpers import ORDERS, Recorder
 
 
 @dataclass
@@ -36,14 +33,12 @@ class Member:
     stage: ProcessingStage
     log: Recorder
 
-    def leads(self, partition: PartitionId) -> bool:
-        return self.backend.reign(partition) is not None
-
 
 class Cluster:
     """All of them."""
 
-    def __init__(self, members: list[Member]) -> None:
+    def __init__(self, nodes: Nodes, members: list[Member]) -> None:
+        self._nodes = nodes
         self.members = {member.node: member for member in members}
 
     @property
@@ -52,21 +47,18 @@ class Cluster:
 
     async def leader(self, number: int = 0, topic: str = ORDERS) -> Member:
         """The one node that leads a partition, once there is one."""
-        async with asyncio.timeout(20):
-            while True:
-                for member in self.members.values():
-                    if member.leads(PartitionId(TopicName(topic), number)):
-                        return member
-                await asyncio.sleep(0.01)
+        return self.members[await self._nodes.leader(topic, number)]
 
     async def spread_leaders(self, partitions: int) -> dict[int, Member]:
         """The leaders of a topic's partitions, once each node has its share: from then on they stay."""
-        async with asyncio.timeout(20):
-            while True:
-                leaders = {number: await self.leader(number) for number in range(partitions)}
-                if len({leader.node for leader in leaders.values()}) == min(partitions, len(NODES)):
-                    return leaders
-                await asyncio.sleep(0.05)
+        leaders: dict[int, Member] = {}
+
+        async def are_spread() -> bool:
+            leaders.update({number: await self.leader(number) for number in range(partitions)})
+            return len({leader.node for leader in leaders.values()}) == min(partitions, len(self.members))
+
+        await until(are_spread)
+        return leaders
 
     async def keep_leaders(self) -> None:
         """From now on leaders change only when a test says so: nobody hands over to spread the work."""
@@ -76,7 +68,7 @@ class Cluster:
     async def hand_over(self, number: int = 0, topic: str = ORDERS) -> Member:
         """Let another node lead a partition; returns the one that led."""
         before = await self.leader(number, topic)
-        others = [node for node in NODES if node != before.node]
+        others = [node for node in self.members if node != before.node]
         for attempt in range(20):
             try:
                 await before.backend.transfer(PartitionId(TopicName(topic), number), others[attempt % 2])
@@ -88,35 +80,21 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster_on(path: Path, clock: Clock, function: str, **settings: int) -> AsyncIterator[Cluster]:
-    addresses = {node: f"127.0.0.1:{free_port()}" for node in NODES}
+async def cluster_on(path: Path, function: str, **settings: int) -> AsyncIterator[Cluster]:
     spec = ProcessorSpec(function=f"sample_functions:{function}")
-    async with AsyncExitStack() as undo:
+    async with running(path) as nodes, AsyncExitStack() as undo:
 
         async def start(node: str) -> Member:
-            directory = DataDirectory.open(path / node, node=node, now_ms=clock())
-            backend = ClusterBackend(
-                directory,
-                sync=parse_sync_policy("group"),
-                now_ms=clock,
-                listen=("127.0.0.1", int(addresses[node].rsplit(":")[-1])),
-                peers=addresses,
-            )
-            await backend.start()
-            undo.push_async_callback(backend.stop)
-            log = Recorder()
-            broker = Broker(backend, now_ms=clock)
+            log, broker = Recorder(), nodes.brokers[node]
             pool = WorkerPool(spec, ProcessorSettings(**{"workers": 2, **settings}), log)
             await pool.start()
             undo.push_async_callback(pool.stop)
             stage = ProcessingStage(broker, pool, handles=lambda name: name.startswith("orders"), log=log)
             await stage.start()
             undo.push_async_callback(stage.stop, 1)
-            return Member(node, broker, backend, pool, stage, log)
+            return Member(node, broker, nodes.backends[node], pool, stage, log)
 
-        async with asyncio.timeout(60):
-            members = await asyncio.gather(*map(start, NODES))
-        yield Cluster(list(members))
+        yield Cluster(nodes, await asyncio.gather(*map(start, nodes.brokers)))
 
 
 class Calls:
@@ -124,6 +102,7 @@ class Calls:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        path.touch()
 
     def _lines(self) -> list[list[int]]:
         return [[int(word) for word in line.split()] for line in self.path.read_text().splitlines()]

@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from processor_helpers import Clock, Recorder, StartPool, StartStage, broker_on
 
 from holdfast.broker.broker import Broker
 from holdfast.processors.pool import WorkerPool
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 from holdfast.processors.stage import ProcessingStage
+from tests.processors.cluster_members import Calls
+from tests.processors.processor_helpers import Clock, Recorder, StartPool, StartStage, broker_on
 
 
 @pytest.fixture
@@ -40,6 +41,14 @@ async def start_pool(log: Recorder) -> AsyncIterator[StartPool]:
     yield start
     for pool in pools:
         await pool.stop()
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What workers write down, those of brokers that are started as processes as well."""
+    made = Calls(tmp_path / "calls")
+    monkeypatch.setenv("CALLS_FILE", str(made.path))
+    return made
 
 
 @pytest.fixture

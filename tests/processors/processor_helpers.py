@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
@@ -14,7 +15,7 @@ from holdfast.broker.broker import Broker
 from holdfast.broker.processing import PROCESSOR_CURSOR, is_derived, processed_topic
 from holdfast.model.ids import Offset, TimestampMs, TopicName
 from holdfast.model.limits import SEGMENT_BYTES_DEFAULT
-from holdfast.model.messages import NewMessage, StoredMessage
+from holdfast.model.messages import NewMessage
 from holdfast.processors.pool import WorkerPool
 from holdfast.processors.protocol import ProcessorMessage
 from holdfast.processors.stage import ProcessingStage
@@ -79,20 +80,9 @@ def message(value: bytes | str, offset: int = 0, **fields: object) -> ProcessorM
     )
 
 
-async def read(broker: Broker, topic: str, partition: int = 0) -> list[StoredMessage]:
-    offset, end = broker.partition_range(topic, partition)
-    found: list[StoredMessage] = []
-    while offset < end:
-        messages, offset = await broker.read(topic, partition, offset, 1000, 1 << 24)
-        found += messages
-    return found
-
-
 async def processed_up_to(broker: Broker, offset: int, partition: int = 0, topic: TopicName = ORDERS) -> None:
     """Wait until the processor's cursor is at `offset`."""
-    async with asyncio.timeout(30):
-        while ((broker.backend.cursor(topic, PROCESSOR_CURSOR) or {}).get(partition) or 0) < offset:
-            await asyncio.sleep(0.01)
+    await until(lambda: ((broker.backend.cursor(topic, PROCESSOR_CURSOR) or {}).get(partition) or 0) >= offset)
 
 
 def values(*numbers: int) -> list[NewMessage]:
@@ -105,12 +95,3 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
-
-
-async def gone_within(pid: int, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if not is_running(pid):
-            return True
-        await asyncio.sleep(0.02)
-    return False

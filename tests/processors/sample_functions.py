@@ -112,7 +112,7 @@ class Unprintable(Exception):
         raise SystemExit("no text")
 
     @property
-    def __notes__(self) -> list[str]:
+    def __notes__(self) -> list[str]:  # type: ignore[override]
         raise ValueError("no notes")
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from cluster_members import Calls, Cluster, cluster_on
-from processor_helpers import ORDERS, Clock, processed_up_to, read
+from testkit.reading import read_all, values_in
+from testkit.wait import until
 
 from holdfast.broker.processing import PROCESSOR_CURSOR, GaveUp, Outcome, Transformed
 from holdfast.broker.reign import Reign
@@ -19,27 +17,15 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage, StoredMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.processors.outputs import Outputs, StageStats
+from tests.processors.cluster_members import Calls, Cluster, cluster_on
+from tests.processors.processor_helpers import ORDERS, processed_up_to
 
 PARTITION = PartitionId(ORDERS, 0)
-StartCluster = Callable[..., AbstractAsyncContextManager[Cluster]]
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
-    path = tmp_path / "calls"
-    path.touch()
-    monkeypatch.setenv("CALLS_FILE", str(path))
-    return Calls(path)
-
-
-@pytest.fixture
-def start_cluster(tmp_path: Path, clock: Clock, calls: Calls) -> StartCluster:
-    return partial(cluster_on, tmp_path, clock)
-
-
-@pytest.fixture
-async def cluster(start_cluster: StartCluster) -> AsyncIterator[Cluster]:
-    async with start_cluster("counted", attempts_max=1) as running:
+async def cluster(tmp_path: Path, calls: Calls) -> AsyncIterator[Cluster]:
+    async with cluster_on(tmp_path, "counted", attempts_max=1) as running:
         yield running
 
 
@@ -57,7 +43,7 @@ async def test_each_message_is_processed_once_and_by_the_leader_of_its_partition
             await member.broker.publish(ORDERS, numbered(first, first + 10), partition=number)
     for number, leader in leaders.items():
         await processed_up_to(cluster.any.broker, 60, number)
-        outputs = await read(leader.broker, "orders.processed", number)
+        outputs = await read_all(leader.broker, "orders.processed", number)
         assert [message.value for message in outputs] == [b"V%d" % n for n in range(60)]
         assert leader is await cluster.leader(number)
         assert calls.workers_of(number) <= set(leader.pool.pids)
@@ -79,7 +65,7 @@ async def test_processing_goes_on_in_order_while_leaders_change(cluster: Cluster
     await processed_up_to(cluster.any.broker, 300)
     for member in cluster.members.values():
         await member.backend.catch_up(PartitionId(TopicName("orders.processed"), 0))
-        outputs = await read(member.broker, "orders.processed")
+        outputs = await read_all(member.broker, "orders.processed")
         assert [message.value for message in outputs] == [b"V%d" % n for n in range(300)]
     each = calls.each()
     assert len(each) == 300
@@ -94,13 +80,16 @@ async def test_a_node_that_leads_no_more_stores_nothing_of_what_is_in_its_worker
     await cluster.any.broker.create_topic(ORDERS, TopicConfig())
     before = await cluster.leader()
     await before.broker.publish(ORDERS, numbered(0, 4, busy_ms=700))
-    async with asyncio.timeout(10):
-        while len(calls.each()) < 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(calls.each()) >= 2)
     await cluster.hand_over()
     await processed_up_to(cluster.any.broker, 4)
     after = await cluster.leader()
-    assert [message.value for message in await read(after.broker, "orders.processed")] == [b"V0", b"V1", b"V2", b"V3"]
+    assert await values_in(after.broker, "orders.processed") == [
+        b"V0",
+        b"V1",
+        b"V2",
+        b"V3",
+    ]
     assert before.stage.stats.stored == before.stage.stats.repeated == 0
     assert after.stage.stats.stored == 4
 
@@ -118,10 +107,10 @@ async def test_dead_letters_come_once_also_where_the_leader_changes(cluster: Clu
         await cluster.hand_over()
     await processed_up_to(cluster.any.broker, 60)
     leader = await cluster.leader(0, "orders.dead")
-    letters = [dict(letter.headers)["holdfast-dead-offset"] for letter in await read(leader.broker, "orders.dead")]
+    letters = [dict(letter.headers)["holdfast-dead-offset"] for letter in await read_all(leader.broker, "orders.dead")]
     assert letters == [b"%d" % number for number in range(3, 60, 5)]
     leader = await cluster.leader(0, "orders.processed")
-    outputs = [message.value for message in await read(leader.broker, "orders.processed")]
+    outputs = await values_in(leader.broker, "orders.processed")
     assert outputs == [b"V%d" % number for number in range(60) if number % 5 != 3]
 
 
@@ -144,7 +133,7 @@ async def test_what_two_nodes_store_of_the_same_messages_is_there_once(cluster: 
         assert topic is not None
         reign = Deaf(member.backend, source, 1)
         ways_out.append(Outputs(member.broker, topic, 0, reign, StageStats(), member.log))
-    messages = await read(cluster.any.broker, "source")
+    messages = await read_all(cluster.any.broker, "source")
 
     def made(message: StoredMessage) -> tuple[StoredMessage, Outcome]:
         return message, GaveUp("no", 1) if message.offset % 4 == 2 else Transformed(message.value)
@@ -156,10 +145,10 @@ async def test_what_two_nodes_store_of_the_same_messages_is_there_once(cluster: 
 
     await asyncio.gather(*(store(outputs, step) for outputs, step in zip(ways_out, (1, 3, 12), strict=True)))
     member = await cluster.leader(0, "source.processed")
-    stored = [message.value for message in await read(member.broker, "source.processed")]
+    stored = await values_in(member.broker, "source.processed")
     assert stored == [b"v%d" % number for number in range(12) if number % 4 != 2]
     member = await cluster.leader(0, "source.dead")
-    letters = [dict(letter.headers)["holdfast-dead-offset"] for letter in await read(member.broker, "source.dead")]
+    letters = [dict(letter.headers)["holdfast-dead-offset"] for letter in await read_all(member.broker, "source.dead")]
     assert sorted(letters) == [b"10", b"2", b"6"]
     # A cursor that comes late does not take back what the new leader has done.
     await ways_out[0].move_cursor(Offset(5))

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from processor_helpers import StartPool, message
 
 from holdfast.broker.processing import COMMIT_MESSAGES_MAX, Dropped, Transformed, processed_topic
 from holdfast.model.errors import BadTopicName
@@ -19,6 +18,7 @@ from holdfast.model.limits import (
 )
 from holdfast.processors.pool import WARNINGS
 from holdfast.processors.spec import ProcessorSpec
+from tests.processors.processor_helpers import StartPool, message
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "processing.md").read_text("utf-8")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from processor_helpers import ORDERS, Clock, Recorder, StartPool, StartStage, broker_on, processed_up_to, read
+from testkit.mounts import MIB, fill, small_disk
+from testkit.reading import read_all, values_in
+from testkit.wait import until
 
 from holdfast.broker.broker import Broker
 from holdfast.broker.processing import PROCESSOR_CURSOR
@@ -16,6 +15,15 @@ from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.processors.stage import ProcessingStage
+from tests.processors.processor_helpers import (
+    ORDERS,
+    Clock,
+    Recorder,
+    StartPool,
+    StartStage,
+    broker_on,
+    processed_up_to,
+)
 
 
 async def test_messages_that_expired_before_they_were_processed_are_counted_and_the_rest_goes_on(
@@ -34,7 +42,7 @@ async def test_messages_that_expired_before_they_were_processed_are_counted_and_
         await stage.start()
         await processed_up_to(broker, end)
         await stage.stop()
-        outputs = [int(message.value.split()[0]) for message in await read(broker, "orders.processed")]
+        outputs = [int(message.value.split()[0]) for message in await read_all(broker, "orders.processed")]
         assert outputs == list(range(start, end))
         assert stage.stats.skipped == start
         assert log.of("processor_skipped")[0]["next_offset"] == start
@@ -54,49 +62,31 @@ async def test_damaged_messages_are_skipped_and_counted(
         await stage.start()
         await processed_up_to(broker, 6)
         await stage.stop()
-        outputs = [message.value for message in await read(broker, "orders.processed")]
+        outputs = await values_in(broker, "orders.processed")
         assert outputs == [b"NUMBER %d" % number for number in (0, 1, 2, 4, 5)]
         assert stage.stats.skipped == 1
         assert log.of("processor_skipped")[0]["offset"] == 3
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
 async def test_outputs_wait_while_the_disk_is_full_and_come_once_it_is_not(
     tmp_path: Path, clock: Clock, start_pool: StartPool, log: Recorder
 ) -> None:
     pool = await start_pool("sleep_ms")
-    mounted = await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)], check=False
-    )
-    if mounted.returncode:
-        pytest.skip("this machine does not allow mounts")
-    try:
-        async with broker_on(tmp_path / "data", clock) as broker:
+    with small_disk(tmp_path / "small", 4 * MIB) as disk:
+        async with broker_on(disk / "data", clock) as broker:
             stage = ProcessingStage(broker, pool, handles=lambda name: True, log=log)
             await stage.start()
             sent = [b"%d " % number + b"x" * 200_000 + b" 300" for number in range(4)]
             await broker.publish(ORDERS, [NewMessage(value=value) for value in sent])
-            _fill(tmp_path / "ballast")
-            await asyncio.sleep(1.5)
-            assert await read(broker, "orders.processed") == []
-            assert stage.stats.waits
-            (tmp_path / "ballast").unlink()
+            ballast = fill(disk)
+            await until(lambda: stage.stats.waits > 0)
+            assert await read_all(broker, "orders.processed") == []
+            ballast.unlink()
             await processed_up_to(broker, 4)
             assert await stage.stop()
-            assert [message.value for message in await read(broker, "orders.processed")] == sent
+            assert await values_in(broker, "orders.processed") == sent
             assert "full" in str(log.of("processor_output_waits")[0]["error"])
-    finally:
-        await asyncio.to_thread(subprocess.run, ["umount", str(tmp_path)], check=True)
-
-
-def _fill(path: Path) -> None:
-    with path.open("wb") as file:
-        try:
-            while True:
-                file.write(b"\0" * 65536)
-        except OSError:
-            return
 
 
 async def test_a_partition_that_failed_begins_again_at_its_cursor(
@@ -107,9 +97,8 @@ async def test_a_partition_that_failed_begins_again_at_its_cursor(
     await broker.publish(ORDERS, [NewMessage(value=b"%d 50" % number) for number in range(30)])
     await processed_up_to(broker, 2)
     await pool.stop()
-    await asyncio.sleep(0.2)
-    assert stage.stats.restarts > 0
+    await until(lambda: stage.stats.restarts > 0)
     assert "ShuttingDown" in str(log.of("processor_partition_failed")[0]["error"])
     await pool.start()
     await processed_up_to(broker, 30)
-    assert [message.value for message in await read(broker, "orders.processed")] == [b"%d 50" % n for n in range(30)]
+    assert await values_in(broker, "orders.processed") == [b"%d 50" % n for n in range(30)]

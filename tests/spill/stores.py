@@ -8,17 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.backends.postgres.backend import PostgresBackend
+from holdfast.backends.postgres.holding import LEASE_S
 from holdfast.backends.spill import files
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.broker import Broker
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
-from holdfast.model.messages import NewMessage, Published
+from holdfast.model.ids import PartitionId, TimestampMs, TopicName
+from holdfast.model.messages import Published
 from holdfast.model.topics import TopicConfig
-from tests.postgres.stores import now_ms
+from tests.postgres.stores import messages_of, now_ms
 
 FAST: dict[str, Any] = {"flush_ms": 20, "retry_interval_s": 0.05, "free_bytes_min": 0}
 
@@ -40,29 +42,20 @@ class Spilling:
     async def push(
         self, *values: bytes, topic: str = "t", partition: int | None = None, ids: Sequence[str] = ()
     ) -> list[Published]:
-        given = list(ids) or [None] * len(values)
-        messages = [NewMessage(value=value, id=each) for value, each in zip(values, given, strict=True)]
+        messages = messages_of(values, ids)
         return await self.broker.publish(topic, messages, partition)
 
     async def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
         """Everything that is stored, in order."""
-        found: list[bytes] = []
-        offset, _ = self.broker.partition_range(topic, partition)
-        while True:
-            messages, offset = await self.broker.read(topic, partition, Offset(offset), 1000, 1 << 20)
-            if not messages:
-                return found
-            found += [message.value for message in messages]
+        return await values_in(self.broker, topic, partition)
 
     async def stop(self) -> None:
         await self.spill.stop()
         await self.database.stop()
 
-    async def drained(self, timeout_s: float = 20.0) -> None:
+    async def drained(self) -> None:
         """Until everything that was kept is stored."""
-        await until(
-            lambda: self.spill.is_healthy and not self.spill.pending and not self.spilled_files(), timeout_s=timeout_s
-        )
+        await until(lambda: self.spill.is_healthy and not self.spill.pending and not self.spilled_files())
 
     def spilled_files(self) -> list[files.SpillFile]:
         return files.listed(self.directory)
@@ -74,10 +67,11 @@ async def open_spilling(
     node: str = "n1",
     *,
     timeout_s: float = 5.0,
+    lease_s: float = LEASE_S,
     clock: Callable[[], TimestampMs] = now_ms,
     **settings: Any,
 ) -> Spilling:
-    database = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, retry_s_max=0.1)
+    database = PostgresBackend(url, node=node, now_ms=now_ms, timeout_s=timeout_s, retry_s_max=0.1, lease_s=lease_s)
     await database.start()
     spill = SpillBackend(database, database.replaying, SpillSettings(directory, **{**FAST, **settings}), now_ms=clock)
     await spill.start()

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from testkit.batches import values_batch
+from testkit.reading import values_in
 
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
-from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName, WriterName
+from holdfast.model.ids import TimestampMs, WriterName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.model.transactions import CommitResult, StageReceipt
@@ -66,7 +67,7 @@ class Desk:
         return await self.transactions.commit(writer, number, [each.receipt for each in receipts])
 
     async def values(self, topic: str = "t", partition: int = 0) -> list[bytes]:
-        return await read_values(self.broker, topic, partition)
+        return await values_in(self.broker, topic, partition)
 
 
 @asynccontextmanager
@@ -110,17 +111,6 @@ def writer_of(coordinator: int, prefix: str = "w") -> str:
 W = partition_of(WriterName("w"))
 # Another writer of the same coordinator.
 OTHER = writer_of(W, "v")
-
-
-async def read_values(broker: Broker, topic: str, partition: int = 0) -> list[bytes]:
-    """Everything that a reader finds."""
-    found: list[bytes] = []
-    offset = broker.backend.start_offset(PartitionId(TopicName(topic), partition))
-    while True:
-        messages, offset = await broker.read(topic, partition, Offset(offset), 10_000, 1 << 20)
-        if not messages:
-            return found
-        found += [message.value for message in messages]
 
 
 def later(store: Store, milliseconds: int) -> TimestampMs:

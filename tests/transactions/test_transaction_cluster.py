@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from testkit.batches import values_batch
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, NotLeader
@@ -21,7 +22,7 @@ from holdfast.wire import record_batch, stamps
 from holdfast.wire.stamps import Stamp
 from holdfast.wire.transactions import DECISIONS, Commit, decode_decision
 from tests.cluster.nodes import Nodes, now_ms, running
-from tests.transactions.desk import W, read_values, stage_values, transacting
+from tests.transactions.desk import W, stage_values, transacting
 
 Three = tuple[Nodes, dict[str, Transactions]]
 
@@ -46,7 +47,7 @@ async def test_any_node_stages_and_commits(three: Three) -> None:
         for name in names:
             assert (await transactions[name].commit("w", number, [])).duplicate
             for i in range(3):
-                assert (await read_values(nodes.brokers[name], "t", i))[-1] == b"%d.%d" % (number, i)
+                assert (await values_in(nodes.brokers[name], "t", i))[-1] == b"%d.%d" % (number, i)
 
 
 async def test_racing_commits_of_one_number_through_two_nodes_store_one_of_them(three: Three) -> None:
@@ -60,7 +61,7 @@ async def test_racing_commits_of_one_number_through_two_nodes_store_one_of_them(
             transactions["n3"].commit("w", number, [one]), transactions["n2"].commit("w", number, [two])
         )
         assert sorted(result.duplicate for result in results) == [False, True]
-        values = await read_values(nodes.brokers["n1"], "t")
+        values = await values_in(nodes.brokers["n1"], "t")
         assert len(values) == number + 1
         assert values[-1] == (b"one" if results[1].duplicate else b"two")
 
@@ -79,7 +80,7 @@ async def test_coordinator_that_wakes_up_late_stores_nothing_twice(three: Three)
             "w", 1, [await stage_values(transactions[name], 1, b"d")]
         ) if name == "n1" else None
     for i in range(3):
-        values = await read_values(nodes.brokers["n2"], "t", i)
+        values = await values_in(nodes.brokers["n2"], "t", i)
         assert values == [b"a", b"b", b"c", *([b"d"] if i == 0 else [])]
 
 
@@ -93,7 +94,7 @@ async def test_commit_goes_on_under_another_leader_of_its_target(three: Three) -
         committing = asyncio.ensure_future(transactions["n1"].commit("w", number, receipts))
         await nodes.brokers[leader].transfer("t", 0, other)
         await committing
-    values = await read_values(nodes.brokers["n1"], "t")
+    values = await values_in(nodes.brokers["n1"], "t")
     assert values == [b"first"] + [b"%d.%d" % (number, i) for number in range(1, 4) for i in range(5)]
 
 
@@ -119,7 +120,7 @@ async def test_batch_that_overtakes_the_one_before_it_is_not_stored(three: Three
     first = await broker.publisher.publish_own(place, batch(0, b"a"))
     assert (await broker.publisher.publish_own(place, batch(0, b"a"))).duplicates == 1
     assert (await broker.publisher.publish_own(place, batch(1, b"b"))).base_offset == first.base_offset + 1
-    assert await read_values(broker, "t") == [b"a", b"b"]
+    assert await values_in(broker, "t") == [b"a", b"b"]
 
 
 async def test_decisions_are_done_when_their_coordinator_is_gone(three: Three) -> None:
@@ -135,7 +136,7 @@ async def test_decisions_are_done_when_their_coordinator_is_gone(three: Three) -
 
     async def is_done() -> bool:
         try:
-            return await read_values(nodes.brokers[through], "t") == [b"0", b"1", b"2", b"3"]
+            return await values_in(nodes.brokers[through], "t") == [b"0", b"1", b"2", b"3"]
         except HoldfastError:
             return False
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.model.errors import StagedExpired, TooManyWriters, WriterNotFound
@@ -21,7 +22,6 @@ from tests.transactions.desk import (
     Desk,
     W,
     later,
-    read_values,
     stage_values,
     transacting,
     writer_of,
@@ -175,4 +175,4 @@ async def test_late_commit_through_another_node_of_a_cluster_stores_nothing_agai
         for each in made.values():
             with pytest.raises(StagedExpired, match="its writer was forgotten"):
                 await each.commit("w", 0, [receipt])
-        assert await read_values(nodes.brokers["n1"], "t") == [b"row"]
+        assert await values_in(nodes.brokers["n1"], "t") == [b"row"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from testkit.postgres import database_for
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.backends.cluster.commands import CreateTopic
@@ -23,7 +24,7 @@ from holdfast.wire import stamps
 from holdfast.wire.transactions import DECISIONS
 from tests.cluster.nodes import running
 from tests.postgres.stores import stored
-from tests.transactions.desk import Desk, W, read_values, stage_values, transacting, writer_of
+from tests.transactions.desk import Desk, W, stage_values, transacting, writer_of
 
 
 async def commit_while_behind(
@@ -44,10 +45,10 @@ async def commit_while_behind(
     asking = asyncio.ensure_future(asked.wait())
     await asyncio.wait({committing, asking}, return_when=asyncio.FIRST_COMPLETED)
     assert not committing.done(), "it is not known yet whether the topic is gone"
-    assert await read_values(through, "late") == []
+    assert await values_in(through, "late") == []
     release()
     assert not (await committing).duplicate
-    assert await read_values(through, "late") == [b"row"]
+    assert await values_in(through, "late") == [b"row"]
 
 
 async def test_topic_that_the_coordinators_node_has_not_heard_of_gets_its_rows(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from testkit.postgres import database_for
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, NotReplicable, WriterNotFound
@@ -15,7 +16,7 @@ from holdfast.model.topics import TopicConfig
 from holdfast.wire.transactions import DECISIONS, STAGED
 from tests.cluster.nodes import Nodes
 from tests.postgres.stores import stored
-from tests.transactions.desk import Desk, W, desk_over, read_values, stage_values, transacting
+from tests.transactions.desk import Desk, W, desk_over, stage_values, transacting
 
 
 async def expire(backend: Any) -> None:
@@ -69,7 +70,7 @@ async def test_brokers_over_one_database_share_the_work_and_take_it_over(tmp_pat
         await made.pop("n1").stop()
         await one.backend.stop()
         await made["n2"].commit("w", 6, [await stage_values(made["n2"], 6, b"6")])
-        assert await read_values(two.broker, "t") == [b"%d" % number for number in range(7)]
+        assert await values_in(two.broker, "t") == [b"%d" % number for number in range(7)]
 
 
 async def test_either_of_a_pair_goes_on_with_the_writers_numbers(tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ async def test_either_of_a_pair_goes_on_with_the_writers_numbers(tmp_path: Path)
 
             await until(is_committed)
             assert (await made["n2"].commit("w", 0, [])).duplicate
-            assert await read_values(nodes.brokers["n2"], "t") == [b"0", b"1"]
+            assert await values_in(nodes.brokers["n2"], "t") == [b"0", b"1"]
     finally:
         await nodes.stop()
 
