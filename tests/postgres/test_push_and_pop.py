@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -37,7 +38,7 @@ async def push(store: Opened, *items: tuple[str, str, bytes], topic: str = "t") 
     told = [False] * len(items)
     for places, fate in await store.broker.publish_pushed(topic, columns(*items)):
         assert not isinstance(fate, BaseException), fate
-        offsets = fate.offsets or [fate.base_offset + step for step in range(fate.count)]
+        offsets = fate.offsets or range(fate.count)
         assert len(places) == len(offsets) == fate.count
         if fate.duplicates:
             for place, published in zip(places, spread(fate), strict=True):
@@ -51,7 +52,7 @@ async def pop(store: Opened, name: str | None = None, batch: int = 100) -> list[
 
 
 async def test_rows_of_a_push_show_its_ids_and_its_payload(tmp_path: Path, url: str) -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {"queue": "orders", "partition": "customer-17", "payload": {"total": 42}, "transactionId": "tx-1"},
         {"queue": "orders", "payload": [1], "transactionId": "0191e2cd-09aa-70ca-a04c-6567f4442e96", "traceId": "tr-1"},
     ]
@@ -255,7 +256,7 @@ async def test_brokers_that_pop_for_one_group_hand_out_each_message_once(opened:
     stores = [await opened(f"n{number}") for number in range(3)]
     await stores[0].create(partitions=2)
     for store in stores:
-        await until(lambda store=store: store.backend.topic(TopicName("t")) is not None, "it is known")
+        await until(lambda: store.backend.topic(TopicName("t")) is not None, "it is known")  # noqa: B023
     values = [b"%d" % number for number in range(300)]
     await push(stores[0], *((f"p{number % 5}", str(number), value) for number, value in enumerate(values)))
 

@@ -13,8 +13,8 @@ import structlog
 from testkit.batches import values_batch
 from testkit.wait import until
 
+from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.queries import sql
-from holdfast.backends.postgres.writing import Write
 from holdfast.model.errors import TopicExists, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
@@ -319,7 +319,7 @@ async def test_topic_that_is_made_or_deleted_while_all_are_read_is_known_rightly
 
     connection = await asyncpg.connect(url)
     try:
-        await store.backend.notices.read_all(_SnapshotThenPause(connection, meanwhile))  # type: ignore[arg-type]
+        await store.backend.notices.read_all(_SnapshotThenPause(connection, meanwhile))
     finally:
         await connection.close()
     assert deleted == ["old"]

@@ -2,19 +2,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
-from testkit.postgres import Server, database_for
 
+from tests.postgres.conftest import server, url
 from tests.spill.stores import Spilling, open_spilling
 
+__all__ = ["server", "url"]
+
 Open = Callable[..., Awaitable[Spilling]]
-
-
-@pytest_asyncio.fixture
-async def url(tmp_path: Path) -> str:
-    """A database of its own, with the schema in it."""
-    return database_for(tmp_path)
 
 
 @pytest_asyncio.fixture
@@ -22,7 +19,7 @@ async def opened(url: str, tmp_path: Path) -> AsyncIterator[Open]:
     """Brokers with a spill over the test's database, or another one; all are stopped in the end."""
     running: list[Spilling] = []
 
-    async def open_one(address: str = url, directory: Path = tmp_path / "spill", **settings: object) -> Spilling:
+    async def open_one(address: str = url, directory: Path = tmp_path / "spill", **settings: Any) -> Spilling:
         made = await open_spilling(address, directory, **settings)
         running.append(made)
         return made
@@ -30,12 +27,3 @@ async def opened(url: str, tmp_path: Path) -> AsyncIterator[Open]:
     yield open_one
     for made in running:
         await made.stop()
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """One that may be broken. Its disk is believed: what these tests take away is processes, not power."""
-    made = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
-    await made.start()
-    yield made
-    made.kill()

@@ -109,7 +109,7 @@ async def test_lines_are_written_whole_where_the_kernel_takes_a_part_at_a_time(
     def some(fd: int, pieces: list[bytes], position: int) -> int:
         return os.pwrite(fd, b"".join(pieces)[:taken_bytes], position)
 
-    monkeypatch.setattr(appending.os, "pwritev", some)
+    monkeypatch.setattr(os, "pwritev", some)
     lines = [line(b"%d" % place) for place in range(9)]
     await asyncio.gather(*(appender.append(each, 1) for each in lines))
     await appender.append(line(b"last"), 1)

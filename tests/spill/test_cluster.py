@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from testkit.wait import until, wait_until
@@ -13,6 +14,7 @@ from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.broker import Broker
+from holdfast.client import Client, Message
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
@@ -74,7 +76,7 @@ async def test_messages_that_were_given_up_on_one_by_one_are_stored_in_order_whe
     assert found == [b"%d" % number for number in range(20)]
 
 
-async def _read_all(client):  # type: ignore[no-untyped-def]
+async def _read_all(client: Client) -> AsyncIterator[Message]:
     offset = 0
     while messages := await client.read("orders", 0, offset):
         for message in messages:

@@ -89,7 +89,7 @@ def test_messages_come_back_in_order_with_all_they_have(given_messages: list[New
     assert not bad
     made = batches.batches_of([event for event in read if event], lambda event: ORDERS, batch_max)
     assert {partition for partition, _ in made} == {ORDERS}
-    found = [record for _, each in made for record in record_batch.decode_records(each)]
+    found = [record for _, each in made for record in record_batch.decode_records(push_batch.as_batch(each))]
     expected = record_batch.decode_records(batch)
     assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in expected]
     assert [sorted(each.headers) for each in found] == [sorted(each.headers) for each in expected]

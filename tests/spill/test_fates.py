@@ -11,7 +11,7 @@ import pytest
 from testkit.postgres import Server
 from testkit.wait import until
 
-from holdfast.backends.postgres import writing
+from holdfast.backends.postgres import transaction, writing
 from holdfast.backends.postgres.planning import Write
 from holdfast.backends.postgres.replaying import Replaying
 from holdfast.backends.postgres.writing import Writer
@@ -84,7 +84,7 @@ async def test_writes_that_were_not_tried_yet_are_not_taken_for_those_of_the_tra
     """The database does not take one of several, so they are stored one by one; it falls silent at the first."""
     store = await opened(deadline_ms_min=400, deadline_ms_max=400)
     await store.create()
-    prepare, connected = writing.prepare, Writer._connected
+    prepare, connected = transaction.prepare, Writer._connected
 
     async def picky(connection: Any, writes: Sequence[Write], *more: Any) -> Any:
         if len(writes) > 1:

@@ -87,7 +87,7 @@ async def test_repeated_ids_count_as_there_already_and_not_as_stored(opened: Ope
 
 
 async def test_steady_pushes_end_in_the_database_again_and_not_in_one_small_file_after_the_other(
-    opened: Open, server: Server
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened(server.url)
     await store.create()
@@ -99,7 +99,12 @@ async def test_steady_pushes_end_in_the_database_again_and_not_in_one_small_file
         kept += 100
     began: list[str] = []
     new_file = store.spill.directory.new_file
-    store.spill.directory.new_file = lambda kind: (began.append(kind), new_file(kind))[1]  # type: ignore[method-assign]
+
+    def counted(kind: str) -> files.SpillFile:
+        began.append(kind)
+        return new_file(kind)
+
+    monkeypatch.setattr(store.spill.directory, "new_file", counted)
     answers: list[bool] = []
 
     async def push_on() -> None:
@@ -195,7 +200,7 @@ async def test_push_does_not_overtake_those_that_waited_for_the_last_lap(
             # Of the way that keeps columns, too: what is not stored yet would be waited for there.
             given_id = str(uuid4())
             columns = Pushed(["Default"], [b"3"], [given_id], [given_id], [None], True)
-            early.append(asyncio.ensure_future(store.broker.publish_pushed("t", columns)))  # type: ignore[arg-type]
+            early.append(asyncio.ensure_future(store.broker.publish_pushed("t", columns)))
             await asyncio.sleep(0)
         return await stored(*given)
 

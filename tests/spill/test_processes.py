@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 from pathlib import Path
 from zlib import crc32
 
+from testkit.campaign import Campaign
 from testkit.postgres import Server
 from testkit.processes import BrokerProcess
 from testkit.text_client import PUBACK
@@ -15,7 +15,6 @@ from testkit.wait import wait_until
 
 from holdfast.backends.spill import files
 from holdfast.client import connect
-from tests.postgres.stores import query
 
 BUFFERED = {"partition": 0, "offset": -1, "duplicate": False, "buffered": True}
 
@@ -29,56 +28,24 @@ def publish(broker: BrokerProcess, *values: str) -> list[dict[str, object]]:
 async def test_acknowledged_messages_survive_kills_of_the_broker_and_the_database(
     tmp_path: Path, server: Server
 ) -> None:
-    """Killed while it writes, killed while it stores again; then everything is there once."""
-    broker = BrokerProcess(tmp_path / "data", "--store", server.url, "--spill-events-per-file", "500")
-    acknowledged: list[str] = []
-    with broker:
-        publish(broker, "first")
-        acknowledged.append("first")
+    """The broker is killed while it keeps messages, and while it stores them; then everything is there once."""
+    with BrokerProcess(tmp_path / "data", "--store", server.url, "--spill-events-per-file", "500") as broker:
+        campaign = Campaign(broker, "spill kills", topics=["orders"], window=500)
+        flood = campaign.flood(answers=(1, 100, 1_000))
         server.kill()
-        is_killed = threading.Event()
-
-        def push_on() -> None:
-            while not is_killed.is_set():
-                values = [str(each) for each in range(len(acknowledged), len(acknowledged) + 100)]
-                try:
-                    assert publish(broker, *values)[0] == BUFFERED
-                except (OSError, ValueError):
-                    acknowledged.append("?")  # nobody was told: stored or not
-                    return
-                acknowledged.extend(values)
-
-        pushing = threading.Thread(target=push_on)
-        pushing.start()
-        wait_until(lambda: len(acknowledged) > 1500, "messages are kept")
+        kept_from = len(flood.answers)
+        flood.wait_for(lambda: len(flood.answers) > kept_from + 2_000)
         broker.kill()
-        is_killed.set()
-        pushing.join()
-        broker.start()
-        acknowledged.append("last")
-        publish(broker, "last")
+        flood.end()
+        broker.restart()
         assert broker.json("GET", "/health")["database"] == "disconnected"
         await server.start()
         wait_until(lambda: broker.metric("holdfast_spill_replayed_messages_total") > 0, "it is being stored")
         broker.kill()
-        broker.start()
+        broker.restart()
         wait_until(lambda: not files.listed(broker.data / "spill"), "everything is stored")
         assert broker.json("GET", "/health")["file_buffer"]["db_healthy"]
-        broker.terminate()
-    rows = await query(server.url, 'SELECT payload FROM holdfast.queue_messages ORDER BY "offset"')
-    check([payload for (payload,) in rows], acknowledged)
-
-
-def check(stored: list[str], acknowledged: list[str]) -> None:
-    """Everything acknowledged, in order, once; at a question mark up to a hundred that nobody was told of."""
-    place = 0
-    for value in acknowledged:
-        if value != "?":
-            while stored[place] != value:
-                place += 1
-            place += 1
-    extra = len(stored) - sum(value != "?" for value in acknowledged)
-    assert 0 <= extra <= 100 * acknowledged.count("?")
+        campaign.check(flood)
 
 
 async def test_sigterm_completes_the_files_and_the_next_start_stores_them(tmp_path: Path, server: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from typing import Any
 
 import msgspec
 import pytest
@@ -141,10 +142,10 @@ def test_answer_of_many_items_numbers_them_all() -> None:
 @settings(max_examples=150)
 @given(st.lists(items, min_size=1, max_size=8), st.integers(1, 4), st.booleans(), st.data())
 def test_what_was_pushed_comes_back_as_it_was_whether_its_columns_can_be_kept_or_not(
-    given_items: list[tuple],
+    given_items: list[tuple[Any, ...]],
     messages_max: int,
     has_uuids: bool,
-    data: st.DataObject,  # type: ignore[type-arg]
+    data: st.DataObject,
 ) -> None:
     names, contents, ids, transactions, traces = map(list, zip(*given_items, strict=True))
     if has_uuids:
@@ -227,7 +228,7 @@ def test_what_is_more_than_a_push_is_not_taken_for_one(changed: dict[str, object
     found = [
         each
         for _, batch in batches.batches_of([first, second], lambda _: PartitionId(ORDERS, 9), 100)
-        for each in record_batch.decode_records(batch)
+        for each in record_batch.decode_records(push_batch.as_batch(batch))
     ]
     expected = record_batch.decode_records(batch_builder.build_batch([first.message(), second.message()], 17))
     assert [(each.key, each.value, each.headers) for each in found] == [

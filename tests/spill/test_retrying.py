@@ -18,6 +18,7 @@ from holdfast.backends.spill import files, requeueing
 from holdfast.backends.spill.events import BadLine
 from holdfast.model.errors import CallerError, TooManyTopics, TopicNotFound, Unavailable
 from holdfast.model.ids import TopicName
+from holdfast.storage import durable
 from tests.postgres.stores import query
 from tests.spill.conftest import Open
 from tests.spill.stores import FAST, Spilling
@@ -175,7 +176,7 @@ class Writing:
     """Holds the next file that lines of `failed` become, once its content is written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._write = requeueing.write_file
+        self._write = durable.write_file
         self._is_written, self._may_end = threading.Event(), threading.Event()
         monkeypatch.setattr(requeueing, "write_file", self._write_and_wait)
 

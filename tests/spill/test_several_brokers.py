@@ -87,7 +87,7 @@ async def test_messages_that_alternate_between_brokers_are_stored_by_time_and_no
         await made[number % count].push(b"%d" % number)
     transactions = count_stores(made, monkeypatch)
     await server.start()
-    await asyncio.gather(*(each.drained(60.0) for each in made))
+    await asyncio.gather(*(each.drained() for each in made))
     assert await made[0].values() == [b"%d" % number for number in range(600)]
     assert len(transactions) < 100, "one transaction for each message would take minutes"
     assert sum(each.spill.file_buffer().flushed for each in made) == 600
@@ -136,7 +136,7 @@ async def test_line_that_the_database_never_takes_costs_that_line_and_no_other_b
     connection = await asyncpg.connect(server.url)
     await connection.execute(POISON)
     await connection.close()
-    await asyncio.gather(*(each.drained(60.0) for each in made))
+    await asyncio.gather(*(each.drained() for each in made))
     assert await made[0].values() == [b"%d" % number for number in range(60) if number != 31]
     assert [each.spill.stats.failed_events for each in made] == [0, 1]
 
@@ -187,7 +187,7 @@ async def test_message_set_aside_by_a_broker_that_dies_before_its_offer_is_merge
         await made[1].stop()
     again = await opened(server.url, directory=tmp_path / "b", node="b", clock=clock)
     await until(lambda: again.spill.waiting.is_known and not again.spill.stats.failed_events)
-    await asyncio.gather(made[0].drained(60.0), again.drained(60.0))
+    await asyncio.gather(made[0].drained(), again.drained())
     assert sorted(await again.values("new"), key=int) == [b"%d" % number for number in range(1, 40, 4)]
     assert sorted(await again.values(), key=int) == [b"%d" % number for number in range(40) if number % 4 != 1]
 

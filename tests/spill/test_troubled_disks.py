@@ -14,6 +14,7 @@ from testkit.postgres import Server
 from testkit.wait import until
 
 from holdfast.backends.spill import files, inspecting, topic_memory
+from holdfast.storage import durable
 from tests.spill.conftest import Open
 
 
@@ -71,7 +72,7 @@ async def test_topics_are_remembered_though_the_disk_was_full_for_a_moment(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened()
-    replace_file, failures = topic_memory.replace_file, 0
+    replace_file, failures = durable.replace_file, 0
 
     def full_once(*given: Any) -> None:
         nonlocal failures

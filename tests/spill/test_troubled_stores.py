@@ -93,12 +93,14 @@ async def test_store_that_becomes_slower_than_was_learnt_is_used_again(opened: O
     await run_script(url, SLOW_WRITES)
     assert (await store.push(b"slow"))[0].buffered
     await until(lambda: store.spill.is_healthy)
-    await store.drained(60.0)
+    await store.drained()
     assert not (await store.push(b"slow"))[0].buffered
     assert len(await store.values()) == 32
 
 
-async def test_store_that_refuses_messages_is_said_to_be_back_when_it_takes_them(opened: Open, url: str) -> None:
+async def test_store_that_refuses_messages_is_said_to_be_back_when_it_takes_them(
+    opened: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It answers all the time whether it takes writes, and says yes."""
     store = await opened(retry_interval_s=0.02)
     await store.create()
@@ -111,7 +113,7 @@ async def test_store_that_refuses_messages_is_said_to_be_back_when_it_takes_them
         tried += 1
         return await stored(*given)
 
-    store.database.replaying.store = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(store.database.replaying, "store", counted)
     with structlog.testing.capture_logs() as logs:
         assert (await store.push(b"1"))[0].buffered
         await until(lambda: tried > 5)
@@ -146,7 +148,7 @@ async def test_store_that_takes_little_at_once_gets_what_it_takes(
 
     monkeypatch.setattr(store.database.replaying, "store", slow)
     await server.start()
-    await store.drained(60.0)
+    await store.drained()
     assert await store.values() == values
 
 
