@@ -226,12 +226,13 @@ def test_what_was_printed_is_acknowledged_when_receive_is_ended(tmp_path: Path, 
     ):
         client.subscribe_callback("orders", address, name="billing")
         client.publish_many("orders", [f"{number:0100d}" for number in range(3000)])
-        assert receiving.stdout is not None
-        printed = [receiving.stdout.readline()]
+        output = receiving.stdout
+        assert output is not None
+        printed = [output.readline()]
         # It is in the midst of what it took, and its pipe is full.
-        wait_until(lambda: select.select([receiving.stdout], [], [], 0)[0] != [], "more is printed")
+        wait_until(lambda: select.select([output], [], [], 0)[0] != [], "more is printed")
         receiving.send_signal(signum)
-        printed += receiving.stdout.readlines()
+        printed += output.readlines()
         assert receiving.wait(20) == code
         assert printed == [b"%0100d\n" % number for number in range(len(printed))]
         wait_until(lambda: client.subscriptions("orders")[0].behind == 3000 - len(printed), "the cursor")
