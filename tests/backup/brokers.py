@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,9 @@ def address(broker: BrokerProcess) -> str:
 
 
 @asynccontextmanager
-async def serving(data: Path, *flags: str) -> AsyncIterator[Client]:
-    """A broker over a directory, and a client of it; `broker` of the client is its process."""
-    broker = BrokerProcess(data, *flags)
+async def serving(data: Path, *flags: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Client]:
+    """A broker over a directory, and a client of it."""
+    broker = BrokerProcess(data, *flags, environment=environment)
     await asyncio.to_thread(broker.start)
     try:
         async with connect(address(broker)) as client:
@@ -80,13 +78,6 @@ async def restore(
     )
 
 
-async def emptied(client: Client) -> Client:
-    """A broker that several tests share, without the topics of the one before."""
-    for topic in await client.topics():
-        await client.delete_topic(topic.topic)
-    return client
-
-
 EVENTS = 40
 
 
@@ -105,13 +96,3 @@ async def fill(client: Client) -> None:
 
 def findings(backup: Path) -> list[str]:
     return [f"{each.file}: {each.problem}" for each in verifying.verify(backup).findings]
-
-
-def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def spawned(*arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -9,21 +9,19 @@ import http.client
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
+from testkit.commands import holdfast, holdfast_process
 from testkit.mounts import MIB, small_disk
-from testkit.processes import BrokerProcess
 from testkit.wait import until
 
 from holdfast.backup import chunks, keeping, planning
 from holdfast.backup import format as backup_format
 from holdfast.backup.format import Manifest
-from holdfast.client import Client, connect
+from holdfast.client import Client
 from holdfast.client.api import Api
 from holdfast.client.connection import Request
 from holdfast.model.cluster import ClusterDescription
@@ -34,31 +32,16 @@ from holdfast.model.transactions import CommitResult, Contents
 from holdfast.storage import directory, durable
 from tests.backup.brokers import (
     EVENTS,
-    address,
     create,
-    emptied,
     everything,
     fill,
     findings,
-    holdfast,
     restore,
     server_of,
     serving,
 )
 from tests.callbacks.receivers import DumbReceiver
 from tests.cluster.nodes import Nodes
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("shared") / "served") as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def broker(process: BrokerProcess) -> AsyncIterator[Client]:
-    async with connect(address(process)) as client:
-        yield await emptied(client)
 
 
 def names(directory: Path) -> list[str]:
@@ -87,8 +70,8 @@ async def test_restored_broker_serves_the_same_messages_offsets_ids_and_cursors(
         repeated = await again.publish("orders", "order 3", key="k3", id="o3")
         assert repeated.duplicate, "an id of before the backup is recognised"
         assert not (await again.publish("orders", "new", key="k3", id="new")).duplicate
-    examined = await asyncio.to_thread(holdfast, "doctor", str(tmp_path / "restored"))
-    assert examined.returncode == 0, examined.stdout
+    examined = await asyncio.to_thread(holdfast_process, "doctor", str(tmp_path / "restored"))
+    assert examined.code == 0, examined
 
 
 async def test_only_the_topics_that_were_asked_for(broker: Client, tmp_path: Path) -> None:
@@ -156,13 +139,11 @@ async def test_receivers_get_what_they_missed_from_the_restored_broker(broker: C
         await broker.subscribe_callback("orders", receiver.address, name="hook", start="earliest")
         await broker.publish_many("orders", [b"1", b"2", b"3"])
         await receiver.got(3)
-        async with asyncio.timeout(20):
-            while (await broker.subscriptions("orders"))[0].behind:
-                await asyncio.sleep(0.01)
+        await until(lambda: has_everything(broker))
     await broker.publish_many("orders", [b"4", b"5"])
     made = await create(broker, tmp_path / "backup")
     assert [(each.name, each.callback) for each in made.subscriptions] == [("hook", receiver.address)]
-    await emptied(broker)
+    await broker.delete_topic("orders")
     told = await restore(tmp_path / "backup", tmp_path / "restored")
     assert told.subscriptions == 1
     async with serving(tmp_path / "restored") as again, receiver:
@@ -173,6 +154,10 @@ async def test_receivers_get_what_they_missed_from_the_restored_broker(broker: C
         await again.remove_subscription("orders", "hook")
     alone = await restore(tmp_path / "backup", tmp_path / "alone", with_subscriptions=False)
     assert (alone.subscriptions, alone.cursors, told.cursors) == (0, 0, 1)
+
+
+async def has_everything(broker: Client) -> bool:
+    return not (await broker.subscriptions("orders"))[0].behind
 
 
 async def test_number_of_a_deleted_queue_is_not_given_again(broker: Client, tmp_path: Path) -> None:
@@ -189,44 +174,37 @@ async def test_number_of_a_deleted_queue_is_not_given_again(broker: Client, tmp_
     await restore(tmp_path / "backup", tmp_path / "restored")
     async with serving(tmp_path / "restored") as again:
         assert await asyncio.to_thread(create_queue, again) == numbers[1] + 1
-    examined = await asyncio.to_thread(holdfast, "doctor", str(tmp_path / "restored"))
-    assert examined.returncode == 0, examined.stdout
+    examined = await asyncio.to_thread(holdfast_process, "doctor", str(tmp_path / "restored"))
+    assert examined.code == 0, examined
 
 
 async def test_topic_whose_beginning_was_deleted_keeps_its_offsets(tmp_path: Path) -> None:
     environment = {"HOLDFAST_SEGMENT_BYTES": "1048576", "HOLDFAST_RETENTION_CHECK_MS": "100"}
-    process = BrokerProcess(tmp_path / "served", environment=environment)
-    await asyncio.to_thread(process.start)
-    try:
-        async with connect(address(process)) as client:
-            await client.create_topic("orders", retention_bytes=2 * MIB)
-            await client.publish_many("orders", [b"%d" % number for number in range(10)])
-            await create(client, tmp_path / "passed")
-            for _ in range(6):
-                await client.publish_many("orders", [os.urandom(1000) for _ in range(1000)])
+    async with serving(tmp_path / "served", environment=environment) as client:
+        await client.create_topic("orders", retention_bytes=2 * MIB)
+        await client.publish_many("orders", [b"%d" % number for number in range(10)])
+        await create(client, tmp_path / "passed")
+        for _ in range(6):
+            await client.publish_many("orders", [os.urandom(1000) for _ in range(1000)])
 
-            async def start() -> int:
-                return (await client.describe("orders")).partitions[0].start_offset
+        async def is_deleted() -> bool:
+            return (await client.describe("orders")).partitions[0].start_offset >= 3000
 
-            async with asyncio.timeout(20):
-                while await start() < 3000:
-                    await asyncio.sleep(0.02)
-            made = await create(client, tmp_path / "backup")
-            partition = made.topics[0].partitions[0]
-            assert partition.first >= 3000 and partition.end == 6010
-            expected = await everything(client, made)
-            await client.seek("orders", "billing", 4000)
-            await create(client, tmp_path / "backup", update=True)
-            # Planned before retention had deleted the beginning, and gone on with afterwards.
-            late = await create(client, planned_from_the_beginning(made, tmp_path / "late"))
-            assert late.topics[0].partitions[0].first == partition.first
-            assert findings(tmp_path / "late") == []
-            # Retention has passed what an earlier one had, which is kept, and nothing is said to be whole that is not.
-            passed = await create(client, tmp_path / "passed", update=True)
-            assert passed.topics[0].partitions[0].first == partition.first and findings(tmp_path / "passed") == []
-            assert [(each.first, each.end) for _, each in passed.partitions_aside()] == [(0, 10)]
-    finally:
-        await asyncio.to_thread(process.kill)
+        await until(is_deleted)
+        made = await create(client, tmp_path / "backup")
+        partition = made.topics[0].partitions[0]
+        assert partition.first >= 3000 and partition.end == 6010
+        expected = await everything(client, made)
+        await client.seek("orders", "billing", 4000)
+        await create(client, tmp_path / "backup", update=True)
+        # Planned before retention had deleted the beginning, and gone on with afterwards.
+        late = await create(client, planned_from_the_beginning(made, tmp_path / "late"))
+        assert late.topics[0].partitions[0].first == partition.first
+        assert findings(tmp_path / "late") == []
+        # Retention has passed what an earlier one had, which is kept, and nothing is said to be whole that is not.
+        passed = await create(client, tmp_path / "passed", update=True)
+        assert passed.topics[0].partitions[0].first == partition.first and findings(tmp_path / "passed") == []
+        assert [(each.first, each.end) for _, each in passed.partitions_aside()] == [(0, 10)]
     await restore(tmp_path / "passed", tmp_path / "both", with_aside=True)
     async with serving(tmp_path / "both") as both:
         assert [each.value for each in await both.read("orders.aside-1", 0)] == [b"%d" % each for each in range(10)]
@@ -484,17 +462,17 @@ def test_manifest_of_an_enemy_is_not_restored(sound_backup: Path, tmp_path: Path
 
 def test_verify_says_it_to_people_and_machines(sound_backup: Path, tmp_path: Path) -> None:
     well = holdfast("backup", "verify", str(sound_backup))
-    assert well.returncode == 0 and "All is well" in well.stdout
+    assert well.code == 0 and "All is well" in well.text
     backup = tmp_path / "backup"
     shutil.copytree(sound_backup, backup)
     damage(backup, "a missing file")
     told = holdfast("backup", "verify", str(backup), "--json")
-    assert told.returncode == 1
-    found = json.loads(told.stdout)
+    assert told.code == 1
+    found = told.json
     assert not found["sound"] and len(found["findings"]) == 1
     assert found["findings"][0]["file"].endswith("/0/00000000000000000000.batches")
     nothing = holdfast("backup", "verify", str(tmp_path))
-    assert nothing.returncode == 2 and "backup_unusable" in nothing.stderr
+    assert nothing.code == 2 and "backup_unusable" in nothing.err
 
 
 # --- refusals ----------------------------------------------------------------------------------------------------
@@ -532,9 +510,9 @@ async def test_full_disk_says_so_and_the_rest_is_fetched_when_there_is_room(brok
         with pytest.raises(BackupUnusable, match="not finished"):
             findings(small / "backup")
         told = await asyncio.to_thread(
-            holdfast, "backup", "create", str(small / "backup"), "--server", server_of(broker)
+            holdfast_process, "backup", "create", str(small / "backup"), "--server", server_of(broker)
         )
-        assert told.returncode == 1 and "disk_full" in told.stderr
+        assert told.code == 1 and "disk_full" in told.err
         made: Manifest = await create(broker, tmp_path / "backup")
         with pytest.raises(DiskFull):
             await restore(tmp_path / "backup", small / "restored")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from contextlib import AsyncExitStack, closing
 from pathlib import Path
 
 import pytest
+from testkit.commands import Running, holdfast_process
 from testkit.sizes import dice
 from testkit.wait import until
 
@@ -22,7 +22,7 @@ from holdfast.backup import creating
 from holdfast.backup.format import load
 from holdfast.model.limits import MIB
 from holdfast.testing import LocalCluster
-from tests.backup.brokers import create, everything, findings, holdfast, restore, server_of, serving, spawned
+from tests.backup.brokers import create, everything, findings, restore, server_of, serving
 
 KILLS_TRIED = 3
 # The tables of a state that a restored broker begins with; those of nodes, members and leaders are for others to fill.
@@ -123,8 +123,8 @@ async def test_commands_that_are_killed_at_any_moment_are_gone_on_with(tmp_path:
             for step in ("plan.json", "topics/*/*/*.part", "topics/*/*/*.batches")
         ]
         assert any(killed), "a command was killed in the middle"
-        done = await asyncio.to_thread(holdfast, *arguments, "--json")
-        assert done.returncode == 0 or load(backup) is not None, done.stderr
+        done = await asyncio.to_thread(holdfast_process, *arguments, "--json")
+        assert done.code == 0 or load(backup) is not None, done
         assert findings(backup) == []
         made = load(backup)
         assert made is not None and made.messages == 12_000
@@ -135,9 +135,9 @@ async def test_commands_that_are_killed_at_any_moment_are_gone_on_with(tmp_path:
         if await asyncio.to_thread(killed_behind, arguments, restored, "restoring", rolled.random()):
             break
     assert (restored / "restoring").exists(), "the command was killed in the middle"
-    told = await asyncio.to_thread(holdfast, *arguments, "--json")
-    assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["messages"] == 12_000
+    told = await asyncio.to_thread(holdfast_process, *arguments, "--json")
+    assert told.code == 0, told
+    assert told.json["messages"] == 12_000
     async with serving(restored) as again:
         assert await everything(again, made) == expected
 
@@ -147,12 +147,10 @@ def killed_behind(arguments: tuple[str, ...], directory: Path, step: str, chance
     if (directory / "manifest.json").exists():
         return False
     before = seen(directory, step)
-    process = spawned(*arguments)
-    while process.poll() is None and not seen(directory, step) - before:
-        time.sleep(0.0005)
-    time.sleep(0.005 * chance)
-    process.kill()
-    process.wait()
+    with Running(*arguments) as command:
+        while command.process.poll() is None and not seen(directory, step) - before:
+            time.sleep(0.0005)
+        time.sleep(0.005 * chance)
     return any((directory / name).exists() for name in ("plan.json", "restoring"))
 
 

@@ -5,36 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
-from testkit.processes import BrokerProcess
 from typer.testing import CliRunner
 
 from holdfast.backup import creating, keeping, verifying
 from holdfast.backup.format import Manifest, PartitionBackup, StoredFile, TopicBackup
 from holdfast.cli.app import app
-from holdfast.client import Client, connect
+from holdfast.client import Client
 from holdfast.client.api import Api
 from holdfast.model.errors import BackupDamaged, BackupUnusable, TopicNotFound
 from holdfast.node.node import now_ms
-from tests.backup.brokers import EVENTS, address, create, emptied, fill, findings, restore, server_of, serving
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("shared") / "served") as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def broker(process: BrokerProcess) -> AsyncIterator[Client]:
-    async with connect(address(process)) as client:
-        yield await emptied(client)
+from tests.backup.brokers import EVENTS, create, fill, findings, restore, server_of, serving
 
 
 def of(manifest: Manifest, name: str) -> TopicBackup:
