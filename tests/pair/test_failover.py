@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from hypothesis import given
@@ -24,6 +28,27 @@ def publish(pair: Pair, node: str, *values: bytes) -> None:
         client.say(*(b"PUBLISH_ID|%s|t|%s" % (value, value) for value in values))
         for _ in values:
             client.expect(PUBACK)
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A broker that takes nothing."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"error": {"code": "bad_topic", "message": "it takes nothing"}}'
+        self.send_response(400)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def subscribed(pair: Pair, node: str) -> TextClient:
@@ -165,10 +190,11 @@ def test_one_that_cannot_give_what_it_has_goes_on_with_it(tmp_path: Path) -> Non
         pair["a"].kill()
         pair["b"].kill()
         pair.mend()
-        # It was told to give way, and then the other one was gone.
-        rejoining.note(pair["a"].data, rejoining.Replaced("b", "127.0.0.1:1"))
-        pair["a"].restart()
-        pair.wait_until_alone("a")
+        # It was told to give way, and then the other one took nothing any more.
+        with refusing() as address:
+            rejoining.note(pair["a"].data, rejoining.Replaced("b", address))
+            pair["a"].restart()
+            pair.wait_until_alone("a")
         assert pair.values("a", "t") == [b"before", b"a1"]
         pair["b"].restart()
         pair.wait_until_together()

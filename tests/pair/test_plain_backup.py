@@ -182,44 +182,48 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("is_backup", [True, False])
-def test_what_is_no_packet_for_it_is_refused_and_changes_nothing(tmp_path: Path, is_backup: bool) -> None:
-    with Partner() as primary:
-        broker = (
-            plain(tmp_path, "backup", primary.address, "--message-bytes-max", "1024")
-            if is_backup
-            else BrokerProcess(tmp_path / "alone")
-        )
-        with broker, broker.connect() as client:
-            if not is_backup:
-                client.say(b"REPLICATE|id|1|t|x", b"REPLICATE|t|x", b"MARK_DELIVERED|id|1", b"CLEAR|t|x", b"PING")
-                for _ in range(4):
-                    assert "--plain" in client.expect_error("not_backup").decode()
-                client.expect(b"PONG")
-                assert broker.topics() == {}
-                return
-            for line, code in WRONG:
-                with broker.connect() as another:
-                    another.say(line)
-                    another.expect_error(code)
-            client.say(WRONG[2][0])
-            client.expect_error("bad_topic")
-            # A number that was refused is never confirmed by a later one.
-            client.say(b"MARK_DELIVERED|unknown|7", b"REPLICATE|id|2|t|x", b"PING")
-            client.expect_error("not_backup")
-            client.expect(b"PONG")
-            with broker.connect() as another:
-                replicate(another, b"REPLICATE|id|3|t|x")
-            assert status(broker)["replicas_held"] == 2 and broker.topics() == {}, "kept, though not confirmed"
-
-
-def test_a_stranger_cannot_talk_a_broker_out_of_its_role(tmp_path: Path) -> None:
-    with Partner() as primary, plain(tmp_path, "backup", primary.address) as broker, broker.connect() as client:
+def test_what_is_no_packet_for_it_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    flags = ("--message-bytes-max", "1024")
+    with Partner() as primary, plain(tmp_path, "backup", primary.address, *flags) as broker, broker.connect() as client:
+        # A stranger cannot talk it out of its role.
         client.say(b"ROLE|primary|stranger|9|stranger|8|x|5|5|7|0", b"PING")
         assert client.line().startswith(b"ROLE|backup|") and client.line() == b"PONG"
         client.say(b"REPLICATE|id|8|t|x")
         client.expect_error("not_backup")
         assert status(broker)["epoch"] == 0
+        # Nor hand it anything without a number.
+        with broker.connect() as another:
+            assert another.ask(b"ROLE|primary|token|0||0||0|0|0|0").startswith(b"ROLE|backup|")
+            another.say(b"REPLICATE|t|without a number", b"PING")
+            another.expect_error("bad_command")
+            another.expect(b"PONG")
+            another.say(b"REPLICATE|id|0|t|numbers begin with 1", b"PING")
+            another.expect_error("not_backup")
+            another.expect(b"PONG")
+        for line, code in WRONG:
+            with broker.connect() as another:
+                another.say(line)
+                another.expect_error(code)
+        with broker.connect() as another:
+            another.say(WRONG[2][0])
+            another.expect_error("bad_topic")
+            # A number that was refused is never confirmed by a later one.
+            another.say(b"MARK_DELIVERED|unknown|7", b"REPLICATE|id|2|t|x", b"PING")
+            another.expect_error("not_backup")
+            another.expect(b"PONG")
+        with broker.connect() as another:
+            replicate(another, b"REPLICATE|id|3|t|x")
+        assert status(broker)["replicas_held"] == 2 and broker.topics() == {}, "kept, though not confirmed"
+        assert "AssertionError" not in broker.log()
+
+
+def test_broker_that_is_no_backup_says_how_it_becomes_one(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "alone") as broker, broker.connect() as client:
+        client.say(b"REPLICATE|id|1|t|x", b"REPLICATE|t|x", b"MARK_DELIVERED|id|1", b"CLEAR|t|x", b"PING")
+        for _ in range(4):
+            assert "--plain" in client.expect_error("not_backup").decode()
+        client.expect(b"PONG")
+        assert broker.topics() == {}
 
 
 def test_backup_without_room_for_another_topic_keeps_replicas_and_takes_over(tmp_path: Path) -> None:
@@ -257,15 +261,3 @@ def test_a_refused_replica_does_not_cost_those_behind_it_where_the_primary_does_
         client.expect(b"PONG")
         primary.close()
         wait_until(lambda: broker.stored_values("t") == [b"kept"] if "t" in broker.topics() else False, "it has it")
-
-
-def test_one_that_says_where_it_stands_and_does_not_number_is_refused(tmp_path: Path) -> None:
-    with Partner() as primary, plain(tmp_path, "backup", primary.address) as broker, broker.connect() as client:
-        assert client.ask(b"ROLE|primary|token|0||0||0|0|0|0").startswith(b"ROLE|backup|")
-        client.say(b"REPLICATE|t|without a number", b"PING")
-        client.expect_error("bad_command")
-        client.expect(b"PONG")
-        client.say(b"REPLICATE|id|0|t|numbers begin with 1", b"PING")
-        client.expect_error("not_backup")
-        client.expect(b"PONG")
-        assert "AssertionError" not in broker.log()

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from testkit.reading import values_in
 from testkit.wait import until
 
 from holdfast.backends.spill import events, files
@@ -34,27 +35,31 @@ def a_sync_that_fails(fd: int) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-async def test_message_whose_sync_failed_is_stored_once_after_the_dedupe_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
+open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
+
+
+async def killed_after_a_failed_sync(tmp_path: Path, clock: Clock) -> Path:
+    """The directory of a broker that stored one message and kept another one, whose sync had failed."""
     spilled = await open_one(tmp_path / "before", clock)
     broker = Broker(spilled, now_ms=clock)
     await broker.ensure_topic(TOPIC)
     await broker.publish(TOPIC, [NewMessage(value=b"first", id="a")])
-    with monkeypatch.context() as trouble:
+    with pytest.MonkeyPatch.context() as trouble:
         trouble.setattr("holdfast.storage.syncer.sync_data", a_sync_that_fails)
         (kept,) = await broker.publish(TOPIC, [NewMessage(value=b"second", id="b")])
     assert kept.offset == -1
-    shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
     await spilled.stop()
+    return tmp_path / "after"
 
+
+async def test_message_whose_sync_failed_is_stored_once_after_the_dedupe_window(tmp_path: Path) -> None:
+    clock = Clock()
+    after = await killed_after_a_failed_sync(tmp_path, clock)
     clock.now += ELEVEN_MINUTES_MS
-    spilled = await open_one(tmp_path / "after", clock)
+    spilled = await open_one(after, clock)
     await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
-    stored, _ = await Broker(spilled, now_ms=clock).read(TOPIC, 0, Offset(0), 10, 1 << 20)
-    assert [message.value for message in stored] == [b"first", b"second"]
+    assert await values_in(Broker(spilled, now_ms=clock), TOPIC) == [b"first", b"second"]
     assert spilled.end_offset(PartitionId(TOPIC, 0)) == 2
     await spilled.stop()
 
@@ -75,34 +80,21 @@ async def test_messages_are_stored_once_though_it_cannot_be_read_how_far_their_f
     assert await target.progress(file) == 0
     assert await target.store(file, 3, batches[:3]) == 2
     assert await target.store(file, 4, batches[3:]) == 0
-    stored, _ = await broker.read(TOPIC, 0, Offset(0), 10, 1 << 20)
-    assert [message.value for message in stored] == [b"0", b"1", b"2", b"3"]
+    assert await values_in(broker, TOPIC) == [b"0", b"1", b"2", b"3"]
     await inner.stop()
 
 
-async def test_message_whose_fate_lies_in_a_damaged_part_of_the_log_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_message_whose_fate_lies_in_a_damaged_part_of_the_log_is_stored(tmp_path: Path) -> None:
     """Nobody can read any more whether it is there: it would wait in the spill for ever, and everything behind it."""
     clock = Clock()
-    open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
-    spilled = await open_one(tmp_path / "before", clock)
-    broker = Broker(spilled, now_ms=clock)
-    await broker.ensure_topic(TOPIC)
-    await broker.publish(TOPIC, [NewMessage(value=b"first", id="a")])
-    with monkeypatch.context() as trouble:
-        trouble.setattr("holdfast.storage.syncer.sync_data", a_sync_that_fails)
-        await broker.publish(TOPIC, [NewMessage(value=b"second", id="b")])
-    shutil.copytree(tmp_path / "before", tmp_path / "after")  # as a kill leaves it
-    await spilled.stop()
-
-    alone = await open_alone(tmp_path / "after", clock, sync="group")
+    after = await killed_after_a_failed_sync(tmp_path, clock)
+    alone = await open_alone(after, clock, sync="group")
     await Broker(alone, now_ms=clock).publish_values(TOPIC, [b"third"]).offset
     await alone.stop()
-    (log,) = (tmp_path / "after" / "topics" / TOPIC / "0").glob("*.log")
+    (log,) = (after / "topics" / TOPIC / "0").glob("*.log")
     log.write_bytes(log.read_bytes().replace(b"second", b"Second"))
     clock.now += ELEVEN_MINUTES_MS
-    spilled = await open_one(tmp_path / "after", clock)
+    spilled = await open_one(after, clock)
     broker = Broker(spilled, now_ms=clock)
     await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
     with pytest.raises(DamagedData) as damage:
@@ -154,8 +146,7 @@ async def test_retried_message_of_unknown_outcome_is_stored_once_after_the_dedup
     spilled = Spilled(inner, LogTarget(inner, settings.directory), settings, now_ms=clock)
     await spilled.start()
     await until(lambda: tries > 0 and not spilled.stats.failed_events and spilled.is_drained)
-    stored, _ = await Broker(spilled, now_ms=clock).read(TOPIC, 0, Offset(0), 10, 1 << 20)
-    assert sorted(message.value for message in stored) == [b"m0", b"m1", b"m2"]
+    assert sorted(await values_in(Broker(spilled, now_ms=clock), TOPIC)) == [b"m0", b"m1", b"m2"]
     assert not list(settings.directory.glob("*.progress"))
     await spilled.stop()
 
