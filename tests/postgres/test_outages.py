@@ -76,7 +76,7 @@ async def test_broker_starts_without_its_database_and_serves_when_it_comes(opene
     await first.publish(b"before")
     await first.backend.stop()
     server.kill()
-    store = await opened(address=server.url)
+    store = await opened(address=server.url, timeout_s=FOR_EVER_S)
     assert store.backend.problem() is not None
     assert isinstance(await refused(store.publish(b"x")), Unavailable)
     with pytest.raises(Unavailable):
