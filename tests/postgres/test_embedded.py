@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from testkit.commands import holdfast, holdfast_process
 from testkit.postgres import Server
 from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
@@ -25,12 +24,6 @@ QUOTED = "s3cr3t%2F%C3%A4%3A%40"
 
 def server_pid(broker: BrokerProcess) -> int:
     return int((broker.data / "postgres" / "postmaster.pid").read_text().split()[0])
-
-
-def run(*command: str) -> str:
-    program = [sys.executable, "-m", "holdfast.cli", *command]
-    environment = {**os.environ, "COLUMNS": "300"}
-    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
 
 
 def is_gone(pid: int) -> bool:
@@ -97,8 +90,9 @@ async def test_password_is_used_and_never_shown(tmp_path: Path, server: Server) 
         broker.publish_http("orders", b"one")
         shown.append(str(broker.call("GET", "/metrics")))
         for command in (["check"], ["cluster", "status"]):
-            shown.append(told := run(*command, "--server", "{}:{}".format(*broker.http_address)))
-            assert "shop at" in told
+            told = holdfast_process(*command, "--server", "{}:{}".format(*broker.http_address))
+            assert told.code == 0 and "shop at" in told.text
+            shown.append(told.text + told.err)
         shown.append(str(broker.json("GET", "/v1/info")) + str(broker.json("GET", "/v1/cluster")))
         server.kill()
         wait_until(lambda: broker.metric("holdfast_store_up") == 0, "the loss is noticed")
@@ -112,26 +106,15 @@ async def test_password_is_used_and_never_shown(tmp_path: Path, server: Server) 
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["spill"], (
         "a broker without state keeps nothing else"
     )
-    environment = {**os.environ, "HOLDFAST_STORE": url}
-    for command in (
-        ["config", "check"],
-        ["config", "check", "--json"],
-        ["serve", "--http", "127.0.0.1:0", "--peer", "x:1"],
-    ):
-        ran = subprocess.run(  # noqa: ASYNC221
-            [sys.executable, "-m", "holdfast.cli", *command],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        shown.append(ran.stdout + ran.stderr)
-    environment["HOLDFAST_STORE"] = url.replace(QUOTED, QUOTED + "wrong")
-    ran = subprocess.run(  # noqa: ASYNC221
-        [sys.executable, "-m", "holdfast.cli", "serve"], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode != 0 and "refuses this broker" in ran.stderr, "a wrong password is said at the start"
-    shown.append(ran.stdout + ran.stderr)
+    environment = {"HOLDFAST_STORE": url}
+    told = holdfast_process("serve", "--http", "127.0.0.1:0", "--peer", "x:1", env=environment)
+    shown.append(told.text + told.err)
+    for command in (["config", "check"], ["config", "check", "--json"]):
+        told = holdfast(*command, env=environment)
+        shown.append(told.text + told.err)
+    told = holdfast_process("serve", env={"HOLDFAST_STORE": url.replace(QUOTED, QUOTED + "wrong")})
+    assert told.code != 0 and "refuses this broker" in told.err, "a wrong password is said at the start"
+    shown.append(told.text + told.err)
     for text in shown:
         assert "s3cr3t" not in text, text
 
@@ -177,9 +160,7 @@ def test_address_that_is_none_is_refused_without_repeating_the_password(text: st
 def test_missing_packages_are_named_with_what_to_install(tmp_path: Path) -> None:
     blocked = tmp_path / "asyncpg.py"
     blocked.write_text("raise ImportError('not here', name='asyncpg')")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOLDFAST_STORE": "postgresql://u:p@127.0.0.1:1/d"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "serve"], env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert ran.returncode != 0
-    assert "asyncpg" in ran.stderr and "pip install -e '.[postgres]'" in ran.stderr
+    environment = {"PYTHONPATH": str(tmp_path), "HOLDFAST_STORE": "postgresql://u:p@127.0.0.1:1/d"}
+    told = holdfast_process("serve", env=environment)
+    assert told.code != 0
+    assert "asyncpg" in told.err and "pip install -e '.[postgres]'" in told.err

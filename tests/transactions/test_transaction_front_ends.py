@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.commands import holdfast as holdfast_command
 from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
 
@@ -208,8 +207,9 @@ def test_commands_say_how_far_writers_are(server: Server) -> None:
         broker.transaction("of-spark", 5 << 31 | 77).commit([])
 
     def run(*words: str) -> str:
-        command = [sys.executable, "-m", "holdfast.cli", "transactions", *words, "--server", f"127.0.0.1:{server.port}"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        done = holdfast_command("transactions", *words, "--server", f"127.0.0.1:{server.port}")
+        assert done.code == 0, done
+        return done.text
 
     listed = {line.split()[0]: line.split()[1:3] for line in run("list").splitlines()[1:]}
     assert listed["cli"] == ["12", "-"] and listed["of-spark"] == [str(5 << 31 | 77), "5"]
