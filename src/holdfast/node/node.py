@@ -9,7 +9,6 @@ import logging
 import resource
 import socket
 import time
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.limits import PARTITIONS_MAX
 from holdfast.node import measures, rejoining
 from holdfast.node.config import Config, parse_address
-from holdfast.node.stores import ClusterStore, PlainStore, PostgresStore, Store
+from holdfast.node.stores import ClusterStore, Store, broker_over, store_for
 from holdfast.processors.pool import WARNINGS, WorkerPool
 from holdfast.processors.stage import ProcessingStage
 from holdfast.transactions.service import Transactions
@@ -102,23 +101,25 @@ class Node:
         # Before anything is opened: the store of a pair is ready only when both are there.
         for name in ("text", "http"):
             _check_is_free(config, name)
-        self.store = self._opened()
+        self.store = store_for(
+            config,
+            now_ms=now_ms,
+            files_max=self._files_max,
+            delivers_from=self._delivers_from,
+            on_fatal=self._on_fatal,
+            on_replaced=self._on_replaced,
+            on_begin_again=self.replaced.set,
+        )
         await self.store.start()
         undo.push_async_callback(self.store.stop)
-        self.broker = Broker(
-            self.backend,
+        self.broker = broker_over(
+            self.store,
+            config,
             now_ms=now_ms,
             steady_ms=steady_ms,
-            auto_create=config.auto_create,
-            message_bytes_max=config.message_bytes_max,
-            dedupe_ids_max=config.dedupe_ids_max,
-            dedupe_age_ms_max=config.dedupe_age_ms_max,
             delivers_from=self._delivers_from,
             on_skip=lambda text: log.warning("messages_skipped", what=text),
         )
-        if self.store.spill is not None:
-            self.store.spill.create_with(partial(self.broker.ensure_topic, is_promised=True))
-            self.broker.spill_with(self.store.spill.push_losable, self.store.spill.keep_pushed)
         self.transactions = Transactions(
             self.broker,
             now_ms=now_ms,
@@ -159,27 +160,6 @@ class Node:
             self._upkeep.append(loop.create_task(self._stand_by()))
         if config.pair is not None:
             self._upkeep.append(loop.create_task(self._note_deliveries()))
-
-    def _opened(self) -> Store:
-        if self.config.store is not None:
-            return PostgresStore(self.config, self.config.store, now_ms=now_ms)
-        if (settings := self.config.plain_settings) is not None:
-            return PlainStore(
-                self.config,
-                settings,
-                now_ms=now_ms,
-                files_max=self._files_max,
-                delivers_from=self._delivers_from,
-                on_fatal=self._on_fatal,
-            )
-        return ClusterStore(
-            self.config,
-            now_ms=now_ms,
-            files_max=self._files_max,
-            on_fatal=self._on_fatal,
-            on_replaced=self._on_replaced,
-            on_begin_again=self.replaced.set,
-        )
 
     async def _listen(self, undo: contextlib.AsyncExitStack) -> None:
         config = self.config

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,7 @@ from holdfast.backends.spill.log_target import LogTarget
 from holdfast.backends.spill.ports import Target
 from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.backend import Backend
+from holdfast.broker.broker import Broker
 from holdfast.broker.callbacks import CallbackStore
 from holdfast.broker.intake import ReplicaIntake
 from holdfast.model.errors import ConfigError, HoldfastError
@@ -385,6 +387,60 @@ class PostgresStore:
         yield from postgres_measures.measured(self.database_backend)
         if self.spill is not None:
             yield from spill_measures.measured(self.spill)
+
+
+def store_for(
+    config: Config,
+    *,
+    now_ms: Callable[[], TimestampMs],
+    files_max: int,
+    delivers_from: Callable[[TopicName], TopicName],
+    on_fatal: Callable[[HoldfastError], None],
+    on_replaced: Callable[[], bool] = lambda: False,
+    on_begin_again: Callable[[], None] = lambda: None,
+) -> Store:
+    """The store that the settings ask for; `start` opens it. Raises `HoldfastError`."""
+    if config.store is not None:
+        return PostgresStore(config, config.store, now_ms=now_ms)
+    if (settings := config.plain_settings) is not None:
+        return PlainStore(
+            config, settings, now_ms=now_ms, files_max=files_max, delivers_from=delivers_from, on_fatal=on_fatal
+        )
+    return ClusterStore(
+        config,
+        now_ms=now_ms,
+        files_max=files_max,
+        on_fatal=on_fatal,
+        on_replaced=on_replaced,
+        on_begin_again=on_begin_again,
+    )
+
+
+def broker_over(
+    store: Store,
+    config: Config,
+    *,
+    now_ms: Callable[[], TimestampMs],
+    steady_ms: Callable[[], int] | None = None,
+    delivers_from: Callable[[TopicName], TopicName],
+    on_skip: Callable[[str], None],
+) -> Broker:
+    """The rules over a store that was started, and over what keeps messages while it cannot take them."""
+    broker = Broker(
+        store.backend,
+        now_ms=now_ms,
+        steady_ms=steady_ms,
+        auto_create=config.auto_create,
+        message_bytes_max=config.message_bytes_max,
+        dedupe_ids_max=config.dedupe_ids_max,
+        dedupe_age_ms_max=config.dedupe_age_ms_max,
+        delivers_from=delivers_from,
+        on_skip=on_skip,
+    )
+    if store.spill is not None:
+        store.spill.create_with(partial(broker.ensure_topic, is_promised=True))
+        broker.spill_with(store.spill.push_losable, store.spill.keep_pushed)
+    return broker
 
 
 def _spill(inner: Backend, target: Target, config: Config, now_ms: Callable[[], TimestampMs]) -> SpillBackend:
