@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from testkit.commands import holdfast, holdfast_process
+from testkit.inprocess import Nodes
 from testkit.mounts import MIB, small_disk
 from testkit.wait import until
 
@@ -41,7 +42,6 @@ from tests.backup.brokers import (
     serving,
 )
 from tests.callbacks.receivers import DumbReceiver
-from tests.cluster.nodes import Nodes
 
 
 def names(directory: Path) -> list[str]:

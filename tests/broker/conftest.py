@@ -5,42 +5,18 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
+from testkit.inprocess import OneNode
 
-from holdfast.broker.broker import Broker
 from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage, Published, StoredMessage
-from tests.contract.stores import BACKENDS, Store
+from tests.contract.stores import SEGMENT_BYTES
 
 
-class Desk:
+class Desk(OneNode):
     """A broker over a store that can be restarted, with short names for long calls."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.options: dict[str, Any] = {}
-        self.skips: list[str] = []
-        self.broker: Broker
-
-    async def open(self) -> None:
-        await self.store.open()
-        self._make_broker()
-
-    async def restart(self, **options: Any) -> None:
-        await self.store.restart()
-        self.options |= options
-        self._make_broker()
-
-    def use(self, **options: Any) -> None:
-        """Other settings over the same store."""
-        self.options |= options
-        self._make_broker()
-
-    def _make_broker(self) -> None:
-        self.broker = Broker(self.store.backend, now_ms=self.store.clock, on_skip=self.skips.append, **self.options)
 
     def send(self, *ids_and_values: tuple[str | None, bytes], topic: str = "t") -> asyncio.Future[list[Published]]:
         return self.broker.publish(topic, [NewMessage(value=value, id=each) for each, value in ids_and_values])
@@ -60,10 +36,10 @@ class Desk:
 
 @pytest_asyncio.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    made = Desk(Store(BACKENDS["alone-group"], tmp_path / "data"))
+    made = Desk(tmp_path / "data", segment_bytes=SEGMENT_BYTES)
     await made.open()
     yield made
-    await made.store.stop()
+    await made.stop()
 
 
 @pytest.fixture

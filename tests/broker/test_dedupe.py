@@ -125,14 +125,14 @@ async def test_window_holds_as_many_ids_as_it_says(desk: Desk) -> None:
 async def test_window_holds_ids_as_long_as_it_says(desk: Desk) -> None:
     desk.use(dedupe_age_ms_max=1_000)
     await desk.send(("a", b"x"))
-    desk.store.clock.now += 600
+    desk.clock.now += 600
     await desk.send(("b", b"x"))
-    desk.store.clock.now += 400
+    desk.clock.now += 400
     for _ in range(2):
         assert (await desk.send(("a", b"x")))[0].duplicate
         assert (await desk.send(("b", b"x")))[0].duplicate
         await desk.restart()
-    desk.store.clock.now += 1
+    desk.clock.now += 1
     for _ in range(2):
         assert (await desk.send(("b", b"x")))[0].duplicate
         await desk.restart()
@@ -145,7 +145,7 @@ async def test_clock_that_is_put_right_by_hours_makes_nobody_forget(desk: Desk) 
     desk.use(dedupe_age_ms_max=1_000, steady_ms=lambda: passed_ms)
     await desk.send(("a", b"x"))
     for jump_ms in (7_200_000, -14_400_000):
-        desk.store.clock.now += jump_ms
+        desk.clock.now += jump_ms
         assert (await desk.send(("a", b"x")))[0].duplicate
     passed_ms = 1_001
     assert not (await desk.send(("a", b"x")))[0].duplicate, "an id is remembered for longer than it says"

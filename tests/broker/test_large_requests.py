@@ -211,7 +211,7 @@ async def test_large_request_is_not_stored_by_a_node_that_lost_the_partition_mea
 ) -> None:
     """The next leader may have stored the same ids. Here they are free again, for the request that comes once more."""
     await desk.send(("known", b"before"))
-    reign = desk.store.backend.reign(PARTITION)
+    reign = desk.backend.reign(PARTITION)
     assert reign is not None
     with monkeypatch.context() as patched:
         taken = asyncio.Event()
@@ -229,7 +229,7 @@ async def test_large_request_is_not_stored_by_a_node_that_lost_the_partition_mea
         large = desk.broker.publish_large("t", messages())
         await taken.wait()
         again = desk.send(("0", b"0"))
-        patched.setattr(desk.store.backend, "reign", lambda partition: reign + 1)
+        patched.setattr(desk.backend, "reign", lambda partition: reign + 1)
         with pytest.raises(NotLeader):
             await large
         with pytest.raises(NotLeader):

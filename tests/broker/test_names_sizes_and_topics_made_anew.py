@@ -127,7 +127,7 @@ async def test_follower_of_a_topic_that_was_made_anew_meanwhile_is_told_and_not_
             await desk.broker.publish_values("t", [b"old %d" % i]).offset
         follower = desk.broker.follow("t", {0: Offset(position)})
         await desk.broker.delete_topic("t")
-        desk.store.clock.now += 1
+        desk.clock.now += 1
         for i in range(published):
             await desk.broker.publish_values("t", [b"new %d" % i]).offset
         with pytest.raises(TopicNotFound):
@@ -148,10 +148,10 @@ async def test_publish_with_an_id_is_taken_while_retention_deletes_what_is_being
     """The window is read from the log, and the oldest of it may go while that is under way."""
     await desk.broker.create_topic("t", TopicConfig(retention_ms=1_000))
     for i in range(40):
-        desk.store.clock.now += 100
+        desk.clock.now += 100
         await desk.send((f"id-{i}", b"%d" % i + bytes(400)))
     desk.use()  # a broker that has not read the ids yet
-    backend = desk.store.running
+    backend = desk.cluster_backend
     real = backend.read
 
     async def read_after_expiry(partition: PartitionId, offset: Offset, bytes_max: int) -> Sequence[memoryview]:

@@ -86,7 +86,7 @@ async def test_publishes_waiting_for_a_topic_that_cannot_be_created_are_all_told
         raise Unavailable("no room for a topic")
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk.store.running, "create_topic", no_room)
+        patched.setattr(desk.cluster_backend, "create_topic", no_room)
         waiting = [desk.broker.publish_values("t", [b"x"]).offset, desk.send(("a", b"y"))]
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
@@ -206,7 +206,7 @@ async def test_bad_topic_name_is_refused_everywhere(desk: Desk, name: str) -> No
         await desk.broker.create_topic(name, TopicConfig())
     with pytest.raises(BadTopicName):
         desk.broker.describe_topic(name)
-    assert list((desk.store.path / "topics").iterdir()) == []
+    assert list((desk.path / "topics").iterdir()) == []
 
 
 async def test_without_auto_create_a_missing_topic_is_refused(desk: Desk) -> None:
@@ -221,7 +221,7 @@ async def test_without_auto_create_a_missing_topic_is_refused(desk: Desk) -> Non
 
 async def test_batch_from_a_clock_far_ahead_is_refused(desk: Desk) -> None:
     """It would keep retention and search by time from working for everybody."""
-    ahead = desk.store.clock.now + 25 * 60 * 60 * 1000
+    ahead = desk.clock.now + 25 * 60 * 60 * 1000
     with pytest.raises(BadBatch, match="clock"):
         desk.broker.publish_batches("t", 0, [bytes(values_batch(b"x", timestamp_ms=ahead))])
 
@@ -236,7 +236,7 @@ async def test_batch_from_before_all_calendars_is_refused(desk: Desk, timestamp_
         desk.broker.publish_batches("t", 0, [bytes(values_batch(b"x", timestamp_ms=timestamp_ms))])
     # A batch may say one thing of itself, and something else of its messages.
     lie = values_batch(b"x", timestamp_ms=timestamp_ms)
-    struct.pack_into(">q", lie, 35, desk.store.clock.now)
+    struct.pack_into(">q", lie, 35, desk.clock.now)
     with pytest.raises(BadBatch, match="year 1"):
         desk.broker.publish_batches("t", 0, [resealed(lie)])
     assert desk.broker.topics() == []
@@ -244,7 +244,7 @@ async def test_batch_from_before_all_calendars_is_refused(desk: Desk, timestamp_
 
 @pytest.mark.parametrize(("from_now_ms", "problem"), [(1 << 40, "clock"), (-(1 << 60), "year 1")])
 async def test_single_record_whose_time_is_out_of_bounds_is_found(desk: Desk, from_now_ms: int, problem: str) -> None:
-    now = desk.store.clock.now
+    now = desk.clock.now
     times = [now, now + from_now_ms, now + 1]
     records = [ForeignRecord(i, time_ms, None, b"x", []) for i, time_ms in enumerate(times)]
     batch = bytearray(foreign_batch(records))
@@ -293,7 +293,7 @@ async def test_one_request_over_many_partitions_is_answered_in_its_order(desk: D
     messages = [NewMessage(value=b"%d" % i, key=b"%d" % i) for i in range(30)]
     results = await desk.broker.publish("t", messages)
     for message, result in zip(messages, results, strict=True):
-        topic = desk.store.backend.topic(TopicName("t"))
+        topic = desk.backend.topic(TopicName("t"))
         assert topic is not None and result.partition == admit.partition_of(topic, message)
         stored = await desk.broker.read("t", result.partition, result.offset, 1, 1)
         assert stored[0][0].value == message.value

@@ -190,7 +190,7 @@ def test_any_text_is_a_place_or_refused(text: str | int) -> None:
 async def test_time_ago_leads_to_the_messages_since_then(desk: Desk) -> None:
     for i in range(10):
         await publish(desk, 1, start=i)
-        desk.store.clock.now += 1_000
+        desk.clock.now += 1_000
     assert await desk.broker.resolve_offset("t", 0, "-3s") == 7
     assert await desk.broker.resolve_offset("t", 0, "-1d") == 0
     assert await desk.broker.resolve_offset("t", 0, "-1ms") == 10
@@ -239,8 +239,8 @@ async def test_busy_partition_does_not_starve_the_others(desk: Desk) -> None:
 
 async def kill_and_damage(desk: Desk, place: int, spot: int = 0) -> None:
     """Stop, turn over a bit of one batch, and start again."""
-    await desk.store.stop()
-    (file,) = sorted((desk.store.path / "topics" / "t" / "0").glob("*.log"))
+    await desk.stop()
+    (file,) = sorted((desk.path / "topics" / "t" / "0").glob("*.log"))
     flip(file, frame_positions(file)[place][0] + spot)
     await desk.open()
 
@@ -292,10 +292,10 @@ async def test_follower_skips_what_expired_and_says_so(desk: Desk) -> None:
     for i in range(30):
         await desk.broker.publish_values("t", [b"%d" % i + bytes(500)]).offset
     follower = desk.broker.follow("t", {0: Offset(0)})
-    desk.store.clock.now += 10_000
+    desk.clock.now += 10_000
     for i in range(30, 33):
         await desk.broker.publish_values("t", [b"%d" % i]).offset
-    assert await desk.store.running.expire() > 0
+    assert await desk.cluster_backend.expire() > 0
     start, _ = desk.broker.partition_range("t", 0)
     values = await take(follower, 33 - start)
     assert [int(value.rstrip(b"\0")) for value in values] == list(range(start, 33))
@@ -326,7 +326,7 @@ async def test_waiting_for_a_message_ends_with_it_or_with_the_time(desk: Desk) -
 
 async def test_closed_followers_leave_nothing_behind(desk: Desk) -> None:
     await publish(desk, 1)
-    (partition,) = desk.store.running.topics_here.replicas.values()
+    (partition,) = desk.cluster_backend.topics_here.replicas.values()
     for _ in range(50):
         desk.broker.follow("t", {0: Offset(0)}).close()
         await desk.broker.wait_for("t", {0: Offset(1)}, 0)

@@ -67,8 +67,8 @@ class Refused:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.store = Refusing(desk.store.backend)
-        self.broker = Broker(self.store, now_ms=desk.store.clock)
+        self.store = Refusing(desk.backend)
+        self.broker = Broker(self.store, now_ms=desk.clock)
 
     async def stored(self, partitions: int = 1) -> list[bytes]:
         return [value for number in range(partitions) for value in await self._desk.values(partition=number)]
@@ -77,7 +77,7 @@ class Refused:
 @pytest.fixture
 async def refused(desk: Desk) -> Refused:
     made = Refused(desk)
-    await desk.store.backend.create_topic(TopicName("t"), TopicConfig(partitions=2))
+    await desk.backend.create_topic(TopicName("t"), TopicConfig(partitions=2))
     # The ids of both partitions are known from here on, so nothing waits behind a gate.
     for key in KEYS:
         await made.broker.publish("t", [NewMessage(value=b"before", id=f"before {key!r}", key=key)])

@@ -31,7 +31,7 @@ def timed(*messages: tuple[str | None, bytes, int]) -> bytes:
 
 
 async def test_time_of_a_message_is_kept_whether_or_not_one_beside_it_has_an_id(desk: Desk) -> None:
-    desk.store.clock.now = BEGINNING_MS
+    desk.clock.now = BEGINNING_MS
     sent_ms = BEGINNING_MS - HOUR_MS
     batches = [
         timed((None, b"a", sent_ms), (None, b"b", sent_ms + 1)),
@@ -45,41 +45,41 @@ async def test_time_of_a_message_is_kept_whether_or_not_one_beside_it_has_an_id(
 
 
 async def test_id_of_a_message_that_is_old_when_it_arrives_is_recognised_after_a_restart(desk: Desk) -> None:
-    desk.store.clock.now = BEGINNING_MS
+    desk.clock.now = BEGINNING_MS
     old = timed(("a", b"x", BEGINNING_MS - HOUR_MS))
     await desk.broker.publish_batches("t", 0, [old])
-    desk.store.clock.now += 60_000
+    desk.clock.now += 60_000
     for _ in range(2):
         (again,) = await desk.broker.publish_batches("t", 0, [old])
         assert again.duplicates == 1, "a resend within the dedupe window was stored twice"
         await desk.restart()
-    desk.store.clock.now += 10 * 60_000
+    desk.clock.now += 10 * 60_000
     (late,) = await desk.broker.publish_batches("t", 0, [old])
     assert late.duplicates == 0
 
 
 async def test_messages_are_stamped_by_a_clock_that_was_put_right_and_no_id_is_forgotten(desk: Desk) -> None:
-    desk.store.clock.now = BEGINNING_MS + 24 * HOUR_MS
+    desk.clock.now = BEGINNING_MS + 24 * HOUR_MS
     steady_ms = 5_000_000
     desk.use(steady_ms=lambda: steady_ms)
     await desk.send(("a", b"x"))
-    desk.store.clock.now = BEGINNING_MS
+    desk.clock.now = BEGINNING_MS
     for _ in range(9):
         steady_ms += 60_000
-        desk.store.clock.now += 60_000
+        desk.clock.now += 60_000
         await desk.broker.ask_time()
         (again,) = await desk.send(("a", b"x"))
         assert again.duplicate, "an id was forgotten within the dedupe window"
     await desk.send(("b", b"y"))
     newest = (await desk.broker.read_batches("t", 0, 1, 1 << 20))[-1]
-    assert record_batch.header(newest).max_timestamp_ms == desk.store.clock.now
+    assert record_batch.header(newest).max_timestamp_ms == desk.clock.now
     steady_ms += 2 * 60_000
     (late,) = await desk.send(("a", b"x"))
     assert not late.duplicate
 
 
 async def test_reader_of_the_last_minute_gets_what_arrived_in_it(desk: Desk) -> None:
-    desk.store.clock.now = BEGINNING_MS
+    desk.clock.now = BEGINNING_MS
     await desk.broker.publish_batches("t", 0, [timed(("a", b"x", BEGINNING_MS - HOUR_MS))])
     assert await desk.broker.resolve_offset("t", 0, "-1m") == 0
 
@@ -106,9 +106,9 @@ class GoesAway(PassingBackend):
 async def test_message_that_was_kept_while_its_store_was_away_has_the_time_of_its_push(
     desk: Desk, tmp_path: Path
 ) -> None:
-    clock = desk.store.clock
+    clock = desk.clock
     clock.now = BEGINNING_MS
-    store = GoesAway(desk.store.backend)
+    store = GoesAway(desk.backend)
     spill = SpillBackend(store, LogTarget(store, tmp_path / "spill"), SpillSettings(tmp_path / "spill"), now_ms=clock)
     await spill.start()
     broker = Broker(spill, now_ms=clock)

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.inprocess import Nodes
 from testkit.processes import BrokerProcess
+from testkit.wait import PATIENCE_S
 
 from holdfast.backends.cluster.callback_table import ClusterCallbacks
 from holdfast.broker.callback_addresses import CallbackPolicy
@@ -25,7 +27,6 @@ from holdfast.model.ids import Offset
 from holdfast.model.limits import CALLBACK_WINDOW_BYTES_MAX
 from holdfast.testing.ports import free_port
 from holdfast.wire.callbacks import count_acks, parse_messages
-from tests.cluster.nodes import PATIENCE_S, Nodes
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "callbacks.md").read_text("utf-8")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster import opening, snapshots
@@ -30,7 +31,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, running
 
 ORDERS, LATER = TopicName("orders"), TopicName("later")
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
@@ -16,7 +17,6 @@ from holdfast.consensus.membership import Place
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 ORDERS, LATER = TopicName("orders"), TopicName("later")
 

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster import opening
@@ -17,7 +18,6 @@ from holdfast.model.draws import Draw
 from holdfast.model.errors import CursorMoved
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 TOPIC, CURSOR = TopicName("orders"), CursorName("group")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.consensus.log_shape import LogShape
@@ -17,7 +18,6 @@ from holdfast.consensus.timing import DEFAULT_TIMING, ElectionSettings, Timing
 from holdfast.model.errors import ConfigError
 from holdfast.model.ids import LogIndex, Term
 from holdfast.node.config import load
-from tests.cluster.nodes import Nodes
 
 PEERS = "n1=127.0.0.1:8100,n2=127.0.0.1:8101,n3=127.0.0.1:8102"
 CLUSTER = {"peers": PEERS, "peer": "127.0.0.1:8100"}
@@ -121,21 +121,15 @@ def test_initial_leader_has_no_say_once_the_cluster_has_had_a_leader() -> None:
 
 async def test_initial_leader_leads_a_new_cluster(tmp_path: Path) -> None:
     # Only a node that stands before its timeout can lead while the test waits.
-    settings = ElectionSettings(timeout_ms_min=60_000, timeout_ms_max=60_000, initial_leader="n2")
-    nodes = Nodes(tmp_path, elections=dict.fromkeys(("n1", "n2", "n3"), settings))
-    await nodes.start()
-    try:
+    async with running(tmp_path, election_timeout_ms="60000", initial_leader="n2") as nodes:
         control = nodes.backends["n1"].control.replica
         await until(lambda: control.leader_node is not None)
         assert control.leader_node == "n2"
-    finally:
-        await nodes.stop()
 
 
 async def test_node_with_the_shortest_timeout_leads_after_the_leader_is_gone(tmp_path: Path) -> None:
-    slow = ElectionSettings(timeout_ms_min=60_000, timeout_ms_max=60_000)
-    quick = ElectionSettings(timeout_ms_min=500, timeout_ms_max=500)
-    nodes = Nodes(tmp_path, elections={"n1": slow, "n2": quick, "n3": slow})
+    nodes = Nodes(tmp_path, election_timeout_ms="60000", initial_leader=None)
+    nodes.settings_of["n2"] = {"election_timeout_ms": "500"}
     await nodes.start()
     try:
         control = nodes.backends["n1"].control.replica
@@ -147,16 +141,11 @@ async def test_node_with_the_shortest_timeout_leads_after_the_leader_is_gone(tmp
 async def test_node_whose_heartbeats_are_too_rare_is_refused_with_what_to_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rare = ElectionSettings(heartbeat_ms=1000, timeout_ms_min=5000, timeout_ms_max=10_000)
-    nodes = Nodes(tmp_path)
-    await nodes.start()
-    try:
+    async with running(tmp_path) as nodes:
         await nodes.stop("n3")
-        nodes.elections["n3"] = rare
+        nodes.settings_of["n3"] = {"heartbeat_ms": 1000, "election_timeout_ms": "5000:10000"}
         await nodes.start("n3")
         assert not nodes.backends["n3"].neighbours.is_up("n1")
         assert nodes.backends["n1"].neighbours.is_up("n2")
         said = capsys.readouterr()
         assert "set election_timeout_ms of n1 to at least 2000" in said.out + said.err
-    finally:
-        await nodes.stop()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from testkit.inprocess import Nodes, now_ms
 from testkit.wait import until
 
 from holdfast.backends.cluster import expired_ids
@@ -25,7 +26,6 @@ from holdfast.storage.examined import Kind
 from holdfast.storage.ids_file import FILE, IdsDamaged, encode_ids, read_ids, write_ids
 from holdfast.storage.segment import Segment
 from holdfast.wire import record_batch
-from tests.cluster.nodes import Nodes, now_ms
 
 TOPIC = TopicName("orders")
 T = PartitionId(TOPIC, 0)

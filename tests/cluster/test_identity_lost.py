@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.model.errors import DataDirectoryError
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 ORDERS = TopicName("orders")
 PARTITION = PartitionId(ORDERS, 0)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes
 
 from holdfast.backends.cluster import levels, snapshots, state, state_schema, state_versions
 from holdfast.backends.cluster.requests import SnapshotReply, encode
@@ -17,7 +18,6 @@ from holdfast.backends.cluster.state import Loaded, StateStore
 from holdfast.model.errors import BuildTooOld, DataDirectoryError, HoldfastError, Unavailable
 from holdfast.model.ids import CursorName, Offset, TopicName
 from tests.cluster.builds import NEW, NEW_SCHEMA, OLD, OLD_SCHEMA, Build, content
-from tests.cluster.nodes import Nodes
 
 KEY = (TopicName("orders"), CursorName("billing"))
 

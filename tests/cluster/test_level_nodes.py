@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from testkit.inprocess import Nodes, now_ms, running
 from testkit.wait import until
 
 from holdfast.backends.cluster import commands, levels, upkeep
@@ -27,7 +28,6 @@ from holdfast.storage.directory import DataDirectory
 from holdfast.wire.peer import Hello
 from tests.cluster.builds import NEW, OLD, OLD_SCHEMA, Build
 from tests.cluster.link_nodes import LinkNode
-from tests.cluster.nodes import Nodes, now_ms, running
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from testkit.wait import until
+from testkit.inprocess import Nodes
+from testkit.wait import PATIENCE_S, until
 
 from holdfast.backends.cluster import peer_book, removal, requests, status
 from holdfast.backends.cluster.commands import NoteNode
@@ -25,7 +26,6 @@ from holdfast.model.member_errors import MembershipChanging, NodeNotFound, NodeR
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.testing.ports import free_port
-from tests.cluster.nodes import PATIENCE_S, Nodes
 
 ORDERS = TopicName("orders")
 PARTITIONS = 2

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes
 from testkit.wait import until
 
 from holdfast.backends.cluster import peer_book, removal, upkeep
@@ -28,7 +29,6 @@ from holdfast.model.topics import TopicConfig
 from holdfast.testing.ports import free_port
 from holdfast.wire.peer import OLDEST_VERSION, Hello
 from holdfast.wire.text import STANDARD
-from tests.cluster.nodes import Nodes
 from tests.cluster.test_members import ORDERS, cluster, join, members, removed, settled, told_to_leave
 
 

@@ -9,6 +9,7 @@ import random
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.broker.queues import Queues
@@ -18,7 +19,6 @@ from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import Segment
 from holdfast.wire.record_batch import decode_values
-from tests.cluster.nodes import Nodes, running
 
 T = PartitionId(TopicName("t"), 0)
 MESSAGES = 300

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.hard_states import HardStates
@@ -18,7 +19,6 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, running
 
 ORDERS = TopicName("orders")
 PARTITION = PartitionId(ORDERS, 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.inprocess import Clock, OneNode, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
@@ -14,9 +15,7 @@ from holdfast.broker.broker import Broker
 from holdfast.broker.queues import Queues
 from holdfast.frontends.http.queue_brokers import broker_ids, info_of
 from holdfast.model.errors import RequestOutdated
-from holdfast.model.ids import TimestampMs
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 
 async def test_queues_and_pointers_are_the_same_through_every_node(tmp_path: Path) -> None:
@@ -90,14 +89,10 @@ async def test_read_that_was_told_that_there_is_nothing_takes_nothing_when_it_ar
         assert found is not None and found.offset == 0
 
 
-async def test_queue_that_was_made_anew_within_the_same_moment_has_its_own_messages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.cluster.nodes.now_ms", lambda: TimestampMs(1_700_000_000_000))
-    nodes = Nodes(tmp_path, 1)
-    nodes.peers_of["n1"] = {}
-    await nodes.start()
-    broker = nodes.brokers["n1"]
+async def test_queue_that_was_made_anew_within_the_same_moment_has_its_own_messages(tmp_path: Path) -> None:
+    node = OneNode(tmp_path / "n1", Clock(1_700_000_000_000))
+    await node.open()
+    broker = node.broker
     queues = Queues(broker, "session")
     await queues.create()
     for value in (b"old", b"new"):
@@ -106,7 +101,7 @@ async def test_queue_that_was_made_anew_within_the_same_moment_has_its_own_messa
         assert found is not None and found.value == value
         await broker.delete_topic("queue-1")
         await broker.create_topic("queue-1", TopicConfig(partitions=1))
-    await nodes.stop()
+    await node.stop()
 
 
 async def test_exactly_one_node_says_that_it_leads(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from structlog.testing import capture_logs
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.clocks import Clocks, agreed_ms
@@ -20,7 +21,6 @@ from holdfast.backends.cluster.requests import ClockReply, Expired
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 TOPIC = TopicName("orders")
 T = PartitionId(TOPIC, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.inprocess import Nodes
 from testkit.wait import until
 
 from holdfast.backends.cluster import formation
@@ -16,19 +17,16 @@ from holdfast.consensus import letting_in
 from holdfast.consensus.members import ReplicaId
 from holdfast.consensus.messages import Append, Message
 from holdfast.consensus.replica_names import node_of
-from holdfast.consensus.timing import ElectionSettings
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes
 
 ORDERS = TopicName("orders")
-SHRINKS = ElectionSettings(shrink_after_ms=1_000)
 
 
 def shrinking(root: Path) -> Nodes:
-    return Nodes(root, elections=dict.fromkeys(("n1", "n2", "n3"), SHRINKS))
+    return Nodes(root, shrink_after_ms=1_000)
 
 
 async def publish(nodes: Nodes, name: str, text: str, topic: TopicName = ORDERS) -> None:

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster import opening, snapshots
@@ -22,7 +23,6 @@ from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import Members, MembersAt
 from holdfast.model.ids import LogIndex, Offset, Term, TopicName
 from holdfast.model.topics import Topic, TopicConfig
-from tests.cluster.nodes import Nodes, running
 
 ORDERS, MEANWHILE = TopicName("orders"), TopicName("meanwhile")
 

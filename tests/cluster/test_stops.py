@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import running
 
 from holdfast.model.errors import OutcomeUnknown
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import running
 
 
 async def test_message_that_a_stopping_leader_has_is_not_called_unstored(tmp_path: Path) -> None:

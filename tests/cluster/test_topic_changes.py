@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from testkit.inprocess import running
 
 from holdfast.backends.cluster.commands import Command
 from holdfast.backends.cluster.topic_changes import TopicChanges
@@ -16,7 +17,6 @@ from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import TimestampMs, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
-from tests.cluster.nodes import running
 
 T = TopicName("t")
 

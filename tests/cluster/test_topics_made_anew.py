@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from testkit.batches import values_batch
+from testkit.inprocess import Nodes, now_ms, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.topic_files import TopicFiles
@@ -18,7 +19,6 @@ from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.directory import DataDirectory
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.segment import NotCached
-from tests.cluster.nodes import Nodes, now_ms, running
 
 T = PartitionId(TopicName("t"), 0)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.inprocess import Nodes, OneNode, now_ms, running
 from testkit.wait import until
 
 from holdfast.backends.cluster import commands, hard_states
@@ -26,7 +27,6 @@ from holdfast.model.names import path_part
 from holdfast.model.topics import Topic, TopicConfig
 from holdfast.storage.log import PartitionLog
 from holdfast.storage.votes import VoteJournal
-from tests.cluster.nodes import Nodes, now_ms, running
 
 T = PartitionId(TopicName("t"), 0)
 
@@ -185,9 +185,7 @@ async def test_thousands_of_publishes_at_once_get_through_a_node_that_does_not_l
 
 async def test_broker_that_stood_alone_is_not_made_one_of_three(tmp_path: Path) -> None:
     """Its peers would have nothing of what it has, and nobody would notice."""
-    from tests.contract.stores import BACKENDS, Store
-
-    store = Store(BACKENDS["alone-group"], tmp_path / "n1")
+    store = OneNode(tmp_path / "n1")
     await store.open()
     await store.create("t")
     await store.stop()

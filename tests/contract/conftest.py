@@ -1,3 +1,5 @@
+"""One contract, every store: what `broker/backend.py` promises, checked the same way wherever messages live."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
@@ -5,14 +7,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from testkit.inprocess import Store
 
-from tests.contract.stores import BACKENDS, Store
+from tests.contract.stores import ROWS
 
 
-@pytest_asyncio.fixture(params=list(BACKENDS))
+@pytest_asyncio.fixture(params=list(ROWS))
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    """An open, empty backend of each kind."""
-    made = Store(BACKENDS[request.param], tmp_path / "data")
+    """An open, empty store of each kind."""
+    made = ROWS[request.param](tmp_path / "data")
     await made.open()
     yield made
     await made.stop()

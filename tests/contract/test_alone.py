@@ -8,64 +8,47 @@ import errno
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from testkit.batches import values_batch
+from testkit.inprocess import OneNode
 from testkit.logs import flip, frame_positions, path_of
 from testkit.mounts import fill, small_disk
 from testkit.sizes import dice, scaled
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import DeleteTopic
-from holdfast.backends.cluster.state import Statement
+from holdfast.backends.cluster.state import Statement, StateStore
 from holdfast.model.errors import DamagedData, DataDirectoryError, DiskFull, HoldfastError, StorageFailed
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic
 from holdfast.model.waiting import RetentionWait
-from tests.contract.stores import ALONE, Store
+from tests.contract.stores import alone
 
 T = PartitionId(TopicName("t"), 0)
 
 
 @pytest_asyncio.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    made = Store(ALONE["alone-group"], tmp_path / "data")
+async def store(tmp_path: Path) -> AsyncIterator[OneNode]:
+    made = alone(tmp_path / "data")
     await made.open()
     yield made
     await made.stop()
 
 
-async def kill(store: Store) -> None:
-    """Let go of the files as a killed process does: nothing is synced or written first."""
-    backend: ClusterBackend = store.running
-    store.running = None
-    if backend.groups._interval_task is not None:
-        backend.groups._interval_task.cancel()
-    await backend.upkeep.stop()
-    for task in (backend.control._applier, backend.control._writer, backend.groups._ticker):
-        if task is not None:
-            task.cancel()
-    await backend.groups.syncer.stop()
-    await backend.control.close_store()
-    for replica in backend.groups.replicas.values():
-        for segment in replica.log.segments:
-            segment.release()
-    os.close(backend.groups._hard_states.journal._fd)
-    backend._directory.close()
-
-
-def segments_of(store: Store, topic: str = "t") -> list[Path]:
+def segments_of(store: OneNode, topic: str = "t") -> list[Path]:
     return sorted((store.path / "topics" / topic / "0").glob("*.log"))
 
 
-def state_file(store: Store) -> Path:
+def state_file(store: OneNode) -> Path:
     return store.path / "state.sqlite"
 
 
-async def fill_topics(store: Store) -> None:
+async def fill_topics(store: OneNode) -> None:
     await store.create("t", partitions=2, retention_ms=10**9)
     await store.create("empty", partitions=4)
     for i in range(20):
@@ -73,7 +56,7 @@ async def fill_topics(store: Store) -> None:
     await store.set_cursor("t", "reader", {0: 7})
 
 
-async def check_topics(store: Store, *, cursors: bool = True) -> None:
+async def check_topics(store: OneNode, *, cursors: bool = True) -> None:
     assert await store.read_all(T) == {i: b"message %d" % i for i in range(20)}
     topic = store.backend.topic(T.topic)
     assert topic is not None and topic.config.partitions == 2 and topic.config.retention_ms == 10**9
@@ -83,7 +66,7 @@ async def check_topics(store: Store, *, cursors: bool = True) -> None:
         assert store.cursor("t", "reader") == {0: 7}
 
 
-async def test_reader_gets_the_bytes_that_were_stored(store: Store) -> None:
+async def test_reader_gets_the_bytes_that_were_stored(store: OneNode) -> None:
     await store.create()
     batch = values_batch(b"one", b"", b"\xff\x00\n", timestamp_ms=77)
     original = bytes(batch)
@@ -96,25 +79,26 @@ async def test_reader_gets_the_bytes_that_were_stored(store: Store) -> None:
 
 # --- the state file -----------------------------------------------------------------------------------
 
-SPOILED = {
+SPOILED: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
     "not a database": lambda path: path.write_bytes(b"garbage" * 1_000),
     "header flipped": lambda path: flip(path, 3),
-    "second page zeroed": lambda path: overwrite_page(path, 1),
-    "all but the first page zeroed": lambda path: [overwrite_page(path, n) for n in range(1, 3)],
+    "second page zeroed": lambda path: overwrite_pages(path, 1),
+    "all but the first page zeroed": lambda path: overwrite_pages(path, 1, 2),
     "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
 }
 
 
-def overwrite_page(path: Path, number: int) -> None:
+def overwrite_pages(path: Path, *numbers: int) -> None:
     data = bytearray(path.read_bytes())
-    data[4096 * number : 4096 * (number + 1)] = bytes(len(data[4096 * number : 4096 * (number + 1)]))
+    for number in numbers:
+        data[4096 * number : 4096 * (number + 1)] = bytes(len(data[4096 * number : 4096 * (number + 1)]))
     path.write_bytes(data)
 
 
 @pytest.mark.parametrize("spoil", SPOILED)
-async def test_topics_and_messages_survive_the_loss_of_the_state_file(store: Store, spoil: str) -> None:
+async def test_topics_and_messages_survive_the_loss_of_the_state_file(store: OneNode, spoil: str) -> None:
     await fill_topics(store)
     await store.stop()
     for suffix in ("-wal", "-shm"):
@@ -130,7 +114,7 @@ async def test_topics_and_messages_survive_the_loss_of_the_state_file(store: Sto
     assert store.cursor("t", "another") == {0: 1}
 
 
-async def test_no_flipped_bits_in_the_state_file_keep_the_broker_from_starting(store: Store) -> None:
+async def test_no_flipped_bits_in_the_state_file_keep_the_broker_from_starting(store: OneNode) -> None:
     """Whatever SQLite makes of them: the messages are there."""
     await fill_topics(store)
     await store.stop()
@@ -153,7 +137,7 @@ async def test_no_flipped_bits_in_the_state_file_keep_the_broker_from_starting(s
         await store.stop()
 
 
-async def test_damaged_state_file_is_set_aside_and_not_deleted(store: Store) -> None:
+async def test_damaged_state_file_is_set_aside_and_not_deleted(store: OneNode) -> None:
     await fill_topics(store)
     await store.stop()
     flip(state_file(store), 3)
@@ -165,7 +149,7 @@ async def test_damaged_state_file_is_set_aside_and_not_deleted(store: Store) -> 
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> AsyncIterator[None]:  # type: ignore[misc]
+def locked(path: Path) -> Iterator[None]:
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -175,10 +159,13 @@ def locked(path: Path) -> AsyncIterator[None]:  # type: ignore[misc]
         connection.close()
 
 
-async def test_state_file_that_somebody_else_has_locked_is_not_taken_for_damaged(store: Store) -> None:
+async def test_state_file_that_somebody_else_has_locked_is_not_taken_for_damaged(
+    store: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A person looks into it with another program: that may delay a start, not cost the cursors."""
     await fill_topics(store)
     await store.stop()
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.05))
     with locked(state_file(store)), pytest.raises(DataDirectoryError):
         await store.open()
     assert list(store.path.glob("*.damaged-*")) == []
@@ -189,7 +176,7 @@ async def test_state_file_that_somebody_else_has_locked_is_not_taken_for_damaged
 @pytest.mark.root
 async def test_start_on_a_full_disk_does_not_cost_the_cursors(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 4 << 20) as place:
-        store = Store(ALONE["alone-group"], place / "data")
+        store = alone(place / "data")
         await store.open()
         await fill_topics(store)
         await store.stop()
@@ -211,7 +198,7 @@ async def test_start_on_a_full_disk_does_not_cost_the_cursors(tmp_path: Path) ->
 # --- crashes between two steps ------------------------------------------------------------------------
 
 
-async def test_topic_whose_creation_was_not_finished_is_removed(store: Store) -> None:
+async def test_topic_whose_creation_was_not_finished_is_removed(store: OneNode) -> None:
     await fill_topics(store)
     await store.stop()
     (store.path / "topics" / "half" / "0").mkdir(parents=True)
@@ -222,12 +209,12 @@ async def test_topic_whose_creation_was_not_finished_is_removed(store: Store) ->
     assert not (store.path / "topics" / "half").exists()
 
 
-async def test_deletion_that_was_decided_is_finished(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_that_was_decided_is_finished(store: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await fill_topics(store)
     await store.create("gone")
     await store.publish(PartitionId(TopicName("gone"), 0), b"old")
     await store.set_cursor("gone", "reader", {0: 1})
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     await backend.control.keep()
     reached = asyncio.Event()
 
@@ -239,7 +226,7 @@ async def test_deletion_that_was_decided_is_finished(store: Store, monkeypatch: 
     monkeypatch.setattr(backend.topics_here, "delete", crash_here)
     deleting = asyncio.ensure_future(backend.delete_topic(TopicName("gone")))
     await asyncio.wait_for(reached.wait(), 10)
-    await kill(store)
+    await store.kill()
     deleting.cancel()
     await store.open()
     await check_topics(store)
@@ -249,24 +236,27 @@ async def test_deletion_that_was_decided_is_finished(store: Store, monkeypatch: 
     assert await store.read_all(PartitionId(TopicName("gone"), 0)) == {}
 
 
-async def test_topic_and_its_messages_are_there_though_the_state_file_had_not_heard_of_it(store: Store) -> None:
+async def test_topic_and_its_messages_are_there_though_the_state_file_had_not_heard_of_it(store: OneNode) -> None:
     """The file follows the control log a moment later; a crash in that moment must cost nothing."""
     await fill_topics(store)
-    backend: ClusterBackend = store.running
-    await backend.control.keep()
+    await store.restart()
+    before = {path.name: path.read_bytes() for path in store.path.glob("state.sqlite*")}
     await store.create("young")
     young = PartitionId(TopicName("young"), 0)
     await store.publish(young, b"first", b"second")
     await store.set_cursor("young", "reader", {0: 1})
-    backend.control._statements.clear()
-    await kill(store)
+    await store.kill()
+    for path in store.path.glob("state.sqlite*"):
+        path.unlink()
+    for name, content in before.items():
+        (store.path / name).write_bytes(content)
     await store.open()
     await check_topics(store)
     assert await store.read_all(young) == {0: b"first", 1: b"second"}
     assert store.cursor("young", "reader") == {0: 1}
 
 
-async def test_trash_is_emptied_at_start(store: Store) -> None:
+async def test_trash_is_emptied_at_start(store: OneNode) -> None:
     await store.stop()
     (store.path / "trash" / "left" / "0").mkdir(parents=True)
     (store.path / "trash" / "left" / "0" / "x.log").write_bytes(b"x")
@@ -274,7 +264,9 @@ async def test_trash_is_emptied_at_start(store: Store) -> None:
     assert list((store.path / "trash").iterdir()) == []
 
 
-async def test_deleted_topic_is_off_the_disk_before_that_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_topic_is_off_the_disk_before_that_is_said(
+    store: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The name must be gone durably before the last note of the deletion is: else a power loss brings it back."""
     await fill_topics(store)
     steps: list[str] = []
@@ -284,18 +276,17 @@ async def test_deleted_topic_is_off_the_disk_before_that_is_said(store: Store, m
         steps.append(path_of(fd).name)
         real(fd)
 
-    control = store.running.control
-    real_write = control._store.write
+    real_write = StateStore.write
 
-    def write(statements: list[Statement]) -> asyncio.Future[None]:
+    def write(state: StateStore, statements: list[Statement]) -> asyncio.Future[None]:
         if any("DELETE FROM topics" in sql for sql, _ in statements):
             steps.append("row removed")
-        return real_write(statements)
+        return real_write(state, statements)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(control._store, "write", write)
+    monkeypatch.setattr(StateStore, "write", write)
     await store.backend.delete_topic(T.topic)
-    await control.keep()
+    await store.cluster_backend.control.keep()
     assert "topics" in steps[: steps.index("row removed")]
 
 
@@ -309,7 +300,7 @@ async def test_directory_above_a_new_one_is_synced(tmp_path: Path, monkeypatch: 
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    store = Store(ALONE["alone-group"], tmp_path / "new" / "data")
+    store = alone(tmp_path / "new" / "data")
     await store.open()
     await store.create("t")
     await store.stop()
@@ -321,9 +312,9 @@ async def test_directory_above_a_new_one_is_synced(tmp_path: Path, monkeypatch: 
 # --- damage -------------------------------------------------------------------------------------------
 
 
-async def test_damage_is_told_to_whoever_reads_it_and_the_rest_is_served(store: Store) -> None:
+async def test_damage_is_told_to_whoever_reads_it_and_the_rest_is_served(store: OneNode) -> None:
     await fill_topics(store)
-    await kill(store)
+    await store.kill()
     (file,) = segments_of(store)
     flip(file, frame_positions(file)[5][0])
     await store.open()
@@ -337,7 +328,7 @@ async def test_damage_is_told_to_whoever_reads_it_and_the_rest_is_served(store: 
     assert await store.publish(T, b"goes on") == 20
 
 
-async def test_damage_in_old_messages_is_found_without_a_reader(store: Store) -> None:
+async def test_damage_in_old_messages_is_found_without_a_reader(store: OneNode) -> None:
     await store.create("t")
     for _ in range(30):
         await store.publish(T, bytes(500))
@@ -345,7 +336,7 @@ async def test_damage_in_old_messages_is_found_without_a_reader(store: Store) ->
     first, second, *_ = segments_of(store)
     flip(first, frame_positions(first)[2][0])
     flip(second, frame_positions(second)[-1][0] + 100)
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     await backend.verify()
     assert store.backend.describe_partition(T).damaged_batches == 2
     await backend.verify()
@@ -360,11 +351,11 @@ def damaged_offsets(backend: ClusterBackend) -> list[tuple[int, int]]:
     return [(hole.first_offset, hole.next_offset) for _, hole in holes]
 
 
-async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store: Store) -> None:
+async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store: OneNode) -> None:
     await store.create("t", retention_bytes=1)
     for _ in range(40):
         await store.publish(T, bytes(500))
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     checking = asyncio.ensure_future(backend.verify())
     await asyncio.sleep(0)
     assert await backend.expire() > 0
@@ -374,15 +365,15 @@ async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store:
 # --- retention ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ALONE)
-async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: str) -> None:
-    store = Store(ALONE[kind], tmp_path / "data")
+@pytest.mark.parametrize("sync", ["group", "interval:20", "none"])
+async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, sync: str) -> None:
+    store = alone(tmp_path / "data", sync=sync)
     await store.open()
     await store.create("t", retention_ms=1_000)
     for _ in range(40):
         await store.publish(T, bytes(500), timestamp_ms=store.clock.now)
     store.clock.now += 5_000
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     async with asyncio.timeout(10):
         while segments_of(store)[0].name.startswith("0" * 20):
             await backend.expire()
@@ -397,13 +388,13 @@ async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("by", ["retention_ms", "retention_bytes"])
-async def test_retention_keeps_what_a_reader_has_not_passed_for_as_long_as_it_is_told(store: Store, by: str) -> None:
+async def test_retention_keeps_what_a_reader_has_not_passed_for_as_long_as_it_is_told(store: OneNode, by: str) -> None:
     await store.create("t", **{by: 1_000})
     await store.create("unread", **{by: 1_000})
     for _ in range(40):
         await store.publish(T, bytes(500), timestamp_ms=store.clock.now)
         await store.publish(PartitionId(TopicName("unread"), 0), bytes(500), timestamp_ms=store.clock.now)
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     backend.retention_wait = RetentionWait((CursorName("archive"), CursorName("other")), wait_ms=10_000)
     await store.set_cursor("t", "archive", {0: 20})
     await store.set_cursor("t", "nobody", {0: 0})
@@ -428,7 +419,7 @@ async def test_retention_keeps_what_a_reader_has_not_passed_for_as_long_as_it_is
 
 
 async def test_full_segments_do_not_pile_up_as_open_files(tmp_path: Path) -> None:
-    store = Store(ALONE["alone-none"], tmp_path / "data")
+    store = alone(tmp_path / "data", sync="none")
     await store.open()
     await store.create("t")
     for _ in range(300):
@@ -446,11 +437,11 @@ async def test_full_segments_do_not_pile_up_as_open_files(tmp_path: Path) -> Non
     await store.stop()
 
 
-async def test_retention_does_not_stumble_over_a_topic_that_is_being_deleted(store: Store) -> None:
+async def test_retention_does_not_stumble_over_a_topic_that_is_being_deleted(store: OneNode) -> None:
     """Else the loop that runs it ends, and no topic expires any more."""
     await store.create("t", retention_ms=1)
     await store.create("u", retention_ms=1)
-    backend: ClusterBackend = store.running
+    backend = store.cluster_backend
     deleting = asyncio.ensure_future(backend.delete_topic(T.topic))
     while not deleting.done():
         await backend.expire()
@@ -462,7 +453,7 @@ async def test_retention_does_not_stumble_over_a_topic_that_is_being_deleted(sto
 
 
 async def test_failed_sync_fails_all_that_wait_and_hides_what_was_not_synced(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store.create("t")
     await store.publish(T, b"synced")
@@ -487,7 +478,7 @@ async def test_failed_sync_fails_all_that_wait_and_hides_what_was_not_synced(
     await store.publish(T, b"works again")
 
 
-async def test_full_disk_is_a_problem_only_while_it_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_is_a_problem_only_while_it_is_full(store: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.create("t")
 
     def full(fd: int, buffers: object, position: int) -> int:
@@ -503,7 +494,7 @@ async def test_full_disk_is_a_problem_only_while_it_is_full(store: Store, monkey
     assert store.backend.problem() is None
 
 
-async def test_acknowledgement_waits_for_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_acknowledgement_waits_for_the_disk(store: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.create("t")
     allowed = threading.Event()
     real = os.fdatasync
@@ -524,13 +515,13 @@ async def test_acknowledgement_waits_for_the_disk(store: Store, monkeypatch: pyt
 
 async def test_reader_beyond_the_end_does_not_miss_what_comes_next(tmp_path: Path) -> None:
     """With a weaker sync a power loss may take messages a reader had already; new ones take their offsets."""
-    store = Store(ALONE["alone-none"], tmp_path / "data")
+    store = alone(tmp_path / "data", sync="none")
     await store.open()
     await store.create("t")
     for i in range(10):
         await store.publish(T, b"%d" % i)
     await store.set_cursor("t", "reader", {0: 10})
-    await kill(store)
+    await store.kill()
     (file,) = segments_of(store)
     os.truncate(file, frame_positions(file)[6][0])
     for path in file.parent.glob("*.index"):

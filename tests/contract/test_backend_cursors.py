@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from testkit.inprocess import Store
+
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
-from tests.contract.stores import Store
 
 
 async def create_filled(store: Store, name: str, partitions: int = 1, messages: int = 200) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from testkit.inprocess import Store
 
 from holdfast.model.draws import NOTHING_DRAWN, OUTDATED_DRAW, Draw, Drawn
 from holdfast.model.errors import TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import READERS_PER_CURSOR_MAX
-from tests.contract.stores import Store
 
 TOPIC, CURSOR = TopicName("t"), CursorName("c")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from testkit.inprocess import Store
 
 from holdfast.model.errors import CursorMoved, TopicNotFound
 from holdfast.model.ids import CursorName, Offset, TopicName
-from tests.contract.stores import Store
 
 TOPIC, CURSOR = TopicName("t"), CursorName("c")
 

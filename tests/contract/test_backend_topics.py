@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 from testkit.batches import values_batch
+from testkit.inprocess import Store
 
-from holdfast.model.errors import TopicExists, TopicNotFound
+from holdfast.model.errors import LeaderChanged, TopicExists, TopicNotFound
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import Topic, TopicConfig
-from tests.contract.stores import Store
 
 
 async def test_created_topic_is_there_after_a_restart_with_its_settings(store: Store) -> None:
-    config = TopicConfig(partitions=store.partitions_most(3), retention_ms=123_456, retention_bytes=99)
+    config = TopicConfig(partitions=min(3, store.partitions_max), retention_ms=123_456, retention_bytes=99)
     created = await store.backend.create_topic(TopicName("orders"), config)
     assert created == store.backend.topic(TopicName("orders"))
     await store.restart()
@@ -105,10 +105,12 @@ async def test_nothing_of_a_deleted_topic_comes_back_with_its_name(store: Store)
 
 async def test_publish_under_way_when_its_topic_is_deleted_is_not_left_hanging(store: Store) -> None:
     t = await store.create("t")
-    appended = [store.backend.append(t, values_batch(b"%d" % i)) for i in range(5)]
+    appended = [store.append(t, values_batch(b"%d" % i)) for i in range(5)]
     await store.backend.delete_topic(TopicName("t"))
     outcomes = await asyncio.wait_for(asyncio.gather(*appended, return_exceptions=True), 10)
-    assert all(isinstance(outcome, int | TopicNotFound) for outcome in outcomes)
+    # Another node that led it may have stored some; nobody can tell any more.
+    told = (int, TopicNotFound) if store.leads else (int, TopicNotFound, LeaderChanged)
+    assert all(isinstance(outcome, told) for outcome in outcomes)
 
 
 async def test_reader_that_waits_hears_of_the_deletion(store: Store) -> None:

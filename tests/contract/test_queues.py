@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from testkit.inprocess import PlainNode, Store
 
-from holdfast.backends.plain.backend import PlainBackend
 from holdfast.broker.broker import Broker
 from holdfast.broker.queue_making import LAST_NUMBER, NUMBERS
 from holdfast.broker.queue_names import QUEUE_ID_MAX, topic_of
@@ -28,7 +28,6 @@ from holdfast.model.ids import CursorName, Offset, TopicName
 from holdfast.model.limits import MESSAGE_BYTES_MAX
 from holdfast.model.messages import StoredMessage
 from holdfast.model.topics import TopicConfig
-from tests.contract.stores import Store
 
 
 def queues_of(store: Store, session: str = "s") -> Queues:
@@ -45,7 +44,7 @@ async def appended(queues: Queues, queue_id: int, count: int) -> list[int]:
 
 
 async def test_numbers_are_given_once_also_to_many_at_once_and_after_a_deletion(store: Store) -> None:
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         pytest.skip("a plain pair replicates nothing but messages")
     queues = queues_of(store)
     assert sorted(await asyncio.gather(*(queues.create() for _ in range(5)))) == [1, 2, 3, 4, 5]
@@ -66,7 +65,7 @@ async def test_topics_made_by_hand_neither_use_up_the_numbers_nor_are_taken_for_
     assert await queues.create() == 1
     await store.create(topic_of(2))
     assert await queues.create() == 3
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         return
     # Those that are made while a number is drawn.
     draw, by_hand = store.backend.draw_cursor, [4, 5]
@@ -87,7 +86,7 @@ async def test_topics_made_by_hand_neither_use_up_the_numbers_nor_are_taken_for_
 
 
 async def test_numbers_that_have_run_out_are_not_given_twice(store: Store) -> None:
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         pytest.skip("a plain pair replicates nothing but messages")
     queues = queues_of(store)
     await queues.create()
@@ -102,7 +101,7 @@ async def test_numbers_that_have_run_out_are_not_given_twice(store: Store) -> No
 async def test_request_makes_a_queue_that_was_not_finished_and_none_that_was_deleted(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         pytest.skip("a plain pair replicates nothing but messages")
     queues = queues_of(store)
     with monkeypatch.context() as patched:
@@ -127,7 +126,7 @@ async def test_request_makes_a_queue_that_was_not_finished_and_none_that_was_del
 async def test_request_sent_twice_at_the_same_time_makes_one_queue(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         pytest.skip("a plain pair replicates nothing but messages")
     create, overtaken, tries = Broker.create_topic, asyncio.Event(), 0
 
@@ -152,7 +151,7 @@ async def test_request_sent_twice_at_the_same_time_makes_one_queue(
 async def test_topic_made_by_hand_under_a_number_that_a_request_has_drawn_is_not_taken_for_its_queue(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(store.running, PlainBackend):
+    if isinstance(store, PlainNode):
         pytest.skip("a plain pair replicates nothing but messages")
     with monkeypatch.context() as patched:
 
@@ -254,7 +253,7 @@ async def test_what_is_wrong_changes_nothing(store: Store) -> None:
     with pytest.raises(TooLarge):
         queues.append(1, b"x" * (MESSAGE_BYTES_MAX + 1), None)
     assert store.backend.topic(topic_of(2)) is None
-    if store.partitions_most(2) == 2:
+    if store.partitions_max > 1:
         await store.create("queue-9", partitions=2)
         with pytest.raises(NotAQueue):
             await queues.append(9, b"1", None)

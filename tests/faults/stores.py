@@ -7,22 +7,24 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from testkit.inprocess import Clock, Nodes
 from testkit.postgres import database_for
+from testkit.wait import until
 
 from holdfast.backends.postgres.backend import PostgresBackend
 from holdfast.broker.broker import Broker
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes
-from tests.contract.stores import BACKENDS, Clock, Open
+from tests.contract.stores import KINDS, SEGMENT_BYTES
 from tests.faults.requests import PARTITIONS, Sent, requests, untrue
 from tests.faults.sites import FAULTS, Fault
 from tests.postgres.relay import Relay, relayed
 
 T = TopicName("t")
+NOW_MS: Final = 1_790_000_000_000
 
 
 # Beyond that an answer waits for the store to stop.
@@ -40,32 +42,30 @@ class Tried(NamedTuple):
 class Alone:
     """A new store for each try. It is stopped behind the publishes and opened again before it is read."""
 
-    def __init__(self, place: Path, open_backend: Open, partitions: int = PARTITIONS) -> None:
+    def __init__(self, place: Path, kind: str, partitions: int = PARTITIONS) -> None:
         self._place = place
-        self._open = open_backend
+        self._kind = KINDS[kind]
         self._partitions = partitions
 
     async def try_once(self, name: str, fault: Fault | None) -> Tried:
         """Publish while one site fails."""
-        place, clock = self._place / name, Clock(1_790_000_000_000)
-        backend = await self._open(place, clock)
-        broker = Broker(backend, now_ms=clock)
-        await backend.create_topic(T, TopicConfig(partitions=self._partitions))
-        rounds = [Sent([broker], T, requests("before"))]
+        store = self._kind(self._place / name)
+        store.clock.now = NOW_MS
+        await store.open()
+        await store.create(T, self._partitions)
+        rounds = [Sent([store.broker], T, requests("before"))]
         await rounds[0].answered()
         FAULTS.arm(fault)
         for round_name in ("first", "second"):
-            rounds.append(Sent([broker], T, requests(round_name)))
+            rounds.append(Sent([store.broker], T, requests(round_name)))
             await rounds[-1].answered(PATIENCE_S)
         with contextlib.suppress(Exception):
-            await backend.stop()
+            await store.stop()
         turns = FAULTS.disarm()
-        backend = await self._open(place, clock)
-        broker = Broker(backend, now_ms=clock)
-        while not getattr(backend, "is_drained", True):
-            await asyncio.sleep(0.01)
-        stored = await values_in(broker, T)
-        await backend.stop()
+        await store.open()
+        await until(lambda: getattr(store.backend, "is_drained", True), "the spill is empty")
+        stored = await values_in(store.broker, T)
+        await store.stop()
         return Tried(untrue([each for sent in rounds for each in sent.told()], stored), turns, FAULTS.has_failed)
 
     async def stop(self) -> None:
@@ -109,7 +109,7 @@ class Cluster:
 
     async def _start(self) -> Nodes:
         self._clusters += 1
-        self._nodes = Nodes(self._place / str(self._clusters), segment_bytes=4096)
+        self._nodes = Nodes(self._place / str(self._clusters), segment_bytes=SEGMENT_BYTES)
         await self._nodes.start()
         return self._nodes
 
@@ -145,7 +145,7 @@ class Postgres:
         await self._reader.create_topic(topic, TopicConfig(partitions=PARTITIONS))
         async with relayed(self._url, Cutting) as (_, address):
             backend = await _open(address, "n1")
-            broker = Broker(backend, now_ms=Clock(1_790_000_000_000))
+            broker = Broker(backend, now_ms=Clock(NOW_MS))
             rounds = [Sent([broker], topic, requests(f"{name} before"))]
             await rounds[0].answered()
             FAULTS.arm(fault)
@@ -157,7 +157,7 @@ class Postgres:
         await self._reader.catch_up_cursors()
         for number in range(PARTITIONS):
             await self._reader.catch_up(PartitionId(topic, number))
-        stored = await values_in(Broker(self._reader, now_ms=Clock(1_790_000_000_000)), topic)
+        stored = await values_in(Broker(self._reader, now_ms=Clock(NOW_MS)), topic)
         return Tried(untrue([each for sent in rounds for each in sent.told()], stored), turns, FAULTS.has_failed)
 
     async def stop(self) -> None:
@@ -173,7 +173,7 @@ class Cutting(Relay):
 
 
 async def _open(url: str, node: str) -> PostgresBackend:
-    backend = PostgresBackend(url, node=node, now_ms=Clock(1_790_000_000_000), timeout_s=5.0, retry_s_max=0.1)
+    backend = PostgresBackend(url, node=node, now_ms=Clock(NOW_MS), timeout_s=5.0, retry_s_max=0.1)
     await backend.start()
     return backend
 
@@ -192,9 +192,9 @@ async def values_in(broker: Broker, topic: TopicName) -> Counter[bytes]:
 
 
 STORES: dict[str, Callable[[Path], Any]] = {
-    "alone": lambda place: Alone(place, BACKENDS["alone-group"]),
-    "spill": lambda place: Alone(place, BACKENDS["alone-spill"]),
+    "alone": lambda place: Alone(place, "alone"),
+    "spill": lambda place: Alone(place, "alone-spill"),
     "cluster": Cluster,
     "postgres": Postgres,
-    "plain": lambda place: Alone(place, BACKENDS["plain"], partitions=1),
+    "plain": lambda place: Alone(place, "plain", partitions=1),
 }

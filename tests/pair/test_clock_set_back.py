@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from testkit.inprocess import Nodes
 from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.model.ids import Offset, PartitionId, TimestampMs, TopicName
 from holdfast.model.topics import TopicConfig
 from holdfast.storage.directory import DataDirectory
-from tests.cluster.nodes import Nodes
 
 ORDERS = TopicName("orders")
 PARTITION = PartitionId(ORDERS, 0)

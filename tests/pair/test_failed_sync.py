@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from testkit.batches import values_batch
+from testkit.inprocess import Nodes
 from testkit.wait import until
 
 from holdfast.model.errors import StorageFailed
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes
 
 
 async def test_backup_whose_disk_fails_while_it_takes_over_ends_and_does_not_try_again(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import Nodes
 from testkit.wait import until
 
 from holdfast.backends.cluster.control import CONTROL
 from holdfast.consensus.messages import Install
 from holdfast.model.ids import LogIndex, Term, TopicName
 from holdfast.model.topics import TopicConfig
-from tests.cluster.nodes import Nodes
 
 
 @pytest.mark.parametrize("is_control", [True, False], ids=["state", "partition"])

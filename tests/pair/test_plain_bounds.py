@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from testkit.inprocess import OneNode
+
 from holdfast.backends.plain.deliveries import Deliveries
 from holdfast.backends.plain.draining import Draining
 from holdfast.backends.plain.giving import give_all
@@ -14,7 +16,6 @@ from holdfast.backends.plain.settings import PlainSettings
 from holdfast.consensus.partner import PairSettings
 from holdfast.consensus.plain_standing import Reign
 from holdfast.model.ids import TimestampMs, TopicName
-from tests.contract.stores import Clock, open_alone
 
 
 def journal_in(path: Path) -> Journal:
@@ -23,7 +24,9 @@ def journal_in(path: Path) -> Journal:
 
 async def test_backup_that_does_not_read_is_told_of_a_little_at_a_time(tmp_path: Path) -> None:
     """It was away for long: what it missed is forgotten here, and all of it has to be called delivered."""
-    inner = await open_alone(tmp_path / "data", Clock(), sync="none")
+    node = OneNode(tmp_path / "data", sync="none")
+    await node.open()
+    inner = node.backend
     journal = journal_in(tmp_path)
     journal.cut(50_000)
     draining = Draining(inner, journal, 0, lambda: None)
@@ -46,7 +49,7 @@ async def test_backup_that_does_not_read_is_told_of_a_little_at_a_time(tmp_path:
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
     await journal.stop()
-    await inner.stop()
+    await node.stop()
 
 
 async def test_answer_that_is_too_long_is_no_end_of_the_broker_that_gives(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from testkit.inprocess import PlainNode
+
 from holdfast.backends.plain.holding import Holding
-from holdfast.broker.broker import Broker
 from holdfast.model.errors import NotLeader
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire.batch_builder import build_batch
-from tests.contract.stores import Clock, open_plain
 
 PARTITION = PartitionId(TopicName("orders"), 0)
 
@@ -45,9 +45,9 @@ async def test_publish_whose_ids_are_not_known_yet_is_not_overtaken_by_later_one
 
 
 async def test_new_publish_does_not_overtake_those_that_are_still_held(tmp_path: Path) -> None:
-    clock = Clock()
-    backend = await open_plain(tmp_path, clock)
-    broker = Broker(backend, now_ms=clock)
+    node = PlainNode(tmp_path)
+    await node.open()
+    backend, broker = node.backend, node.broker
     await broker.ensure_topic(PARTITION.topic)
     is_settled = False
 
@@ -57,11 +57,11 @@ async def test_new_publish_does_not_overtake_those_that_are_still_held(tmp_path:
         return broker.publisher.publish_forwarded(partition, batch)
 
     backend.publish_with(publish_here)
-    held = backend.forward(PARTITION, build_batch([NewMessage(value=b"1")], clock()), has_ids=False)
+    held = backend.forward(PARTITION, build_batch([NewMessage(value=b"1")], node.clock()), has_ids=False)
     newer = asyncio.ensure_future(broker.publish(PARTITION.topic, [NewMessage(value=b"2")]))
     await asyncio.sleep(0)
     is_settled = True
     await asyncio.gather(held, newer)
     messages, _ = await broker.read(PARTITION.topic, 0, Offset(0), 10, 1 << 20)
     assert [message.value for message in messages] == [b"1", b"2"]
-    await backend.stop()
+    await node.stop()

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from testkit.inprocess import Nodes, running
 from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
@@ -18,7 +19,6 @@ from holdfast.model.ids import PartitionId, TopicName
 from holdfast.processors.pool import WorkerPool
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 from holdfast.processors.stage import ProcessingStage
-from tests.cluster.nodes import Nodes, running
 from tests.processors.processor_helpers import ORDERS, Recorder
 
 

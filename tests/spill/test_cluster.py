@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from testkit.inprocess import now_ms, running
 from testkit.wait import until, wait_until
 
 from holdfast.backends.cluster.forwarding import PATIENCE_S
@@ -20,7 +21,6 @@ from holdfast.model.messages import NewMessage
 from holdfast.model.topics import TopicConfig
 from holdfast.testing import LocalCluster
 from holdfast.wire import record_batch
-from tests.cluster.nodes import now_ms, running
 
 
 async def test_node_without_a_majority_keeps_messages_and_stores_them_once(tmp_path: Path) -> None:

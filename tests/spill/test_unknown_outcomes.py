@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from testkit.inprocess import Clock, OneNode
 from testkit.reading import values_in
 from testkit.wait import until
 
+from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.spill import events, files
+from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.events import BadLine
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.log_target import LogTarget, progress_path
@@ -24,24 +26,33 @@ from holdfast.model.errors import DamagedData, LeaderChanged, TooLarge
 from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.wire import batch_builder
-from tests.contract.stores import Clock, Spilled, open_alone, open_spilled
 
 TOPIC = TopicName("orders")
 # Beyond the dedupe window: ids alone do not recognise anything any more.
 ELEVEN_MINUTES_MS = 11 * 60_000
 
 
+async def open_alone(path: Path, clock: Clock) -> ClusterBackend:
+    node = OneNode(path, clock)
+    await node.open()
+    return node.cluster_backend
+
+
+async def open_spilled(path: Path, clock: Clock) -> tuple[OneNode, SpillBackend]:
+    node = OneNode(path, clock, spill=True)
+    await node.open()
+    assert node.store.spill is not None
+    return node, node.store.spill
+
+
 def a_sync_that_fails(fd: int) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
 
-open_one = partial(open_spilled, open_inner=partial(open_alone, sync="group"))
-
-
 async def killed_after_a_failed_sync(tmp_path: Path, clock: Clock) -> Path:
     """The directory of a broker that stored one message and kept another one, whose sync had failed."""
-    spilled = await open_one(tmp_path / "before", clock)
-    broker = Broker(spilled, now_ms=clock)
+    node, _ = await open_spilled(tmp_path / "before", clock)
+    broker = node.broker
     await broker.ensure_topic(TOPIC)
     await broker.publish(TOPIC, [NewMessage(value=b"first", id="a")])
     with pytest.MonkeyPatch.context() as trouble:
@@ -49,7 +60,7 @@ async def killed_after_a_failed_sync(tmp_path: Path, clock: Clock) -> Path:
         (kept,) = await broker.publish(TOPIC, [NewMessage(value=b"second", id="b")])
     assert kept.offset == -1
     shutil.copytree(tmp_path / "before", tmp_path / "after")
-    await spilled.stop()
+    await node.stop()
     return tmp_path / "after"
 
 
@@ -57,16 +68,16 @@ async def test_message_whose_sync_failed_is_stored_once_after_the_dedupe_window(
     clock = Clock()
     after = await killed_after_a_failed_sync(tmp_path, clock)
     clock.now += ELEVEN_MINUTES_MS
-    spilled = await open_one(after, clock)
+    node, spilled = await open_spilled(after, clock)
     await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
-    assert await values_in(Broker(spilled, now_ms=clock), TOPIC) == [b"first", b"second"]
+    assert await values_in(node.broker, TOPIC) == [b"first", b"second"]
     assert spilled.end_offset(PartitionId(TOPIC, 0)) == 2
-    await spilled.stop()
+    await node.stop()
 
 
 async def test_messages_are_stored_once_though_it_cannot_be_read_how_far_their_file_is(tmp_path: Path) -> None:
     clock = Clock()
-    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    inner = await open_alone(tmp_path / "data", clock)
     broker = Broker(inner, now_ms=clock)
     await broker.ensure_topic(TOPIC)
     partition, file, target = PartitionId(TOPIC, 0), uuid4(), LogTarget(inner, tmp_path)
@@ -88,20 +99,20 @@ async def test_message_whose_fate_lies_in_a_damaged_part_of_the_log_is_stored(tm
     """Nobody can read any more whether it is there: it would wait in the spill for ever, and everything behind it."""
     clock = Clock()
     after = await killed_after_a_failed_sync(tmp_path, clock)
-    alone = await open_alone(after, clock, sync="group")
+    alone = await open_alone(after, clock)
     await Broker(alone, now_ms=clock).publish_values(TOPIC, [b"third"]).offset
     await alone.stop()
     (log,) = (after / "topics" / TOPIC / "0").glob("*.log")
     log.write_bytes(log.read_bytes().replace(b"second", b"Second"))
     clock.now += ELEVEN_MINUTES_MS
-    spilled = await open_one(after, clock)
-    broker = Broker(spilled, now_ms=clock)
+    node, spilled = await open_spilled(after, clock)
+    broker = node.broker
     await until(lambda: spilled.waiting.is_known and not spilled.pending and spilled.is_drained)
     with pytest.raises(DamagedData) as damage:
         await broker.read(TOPIC, 0, Offset(1), 10, 1 << 20)
     stored, _ = await broker.read(TOPIC, 0, Offset(damage.value.next_offset), 10, 1 << 20)
     assert [message.value for message in stored] == [b"third", b"second"]
-    await spilled.stop()
+    await node.stop()
 
 
 def note_refused(directory: Path, count: int) -> None:
@@ -121,7 +132,7 @@ async def test_retried_message_of_unknown_outcome_is_stored_once_after_the_dedup
     is_stored: bool, answers_lost: int, tmp_path: Path
 ) -> None:
     clock = Clock()
-    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    inner = await open_alone(tmp_path / "data", clock)
     await Broker(inner, now_ms=clock).ensure_topic(TOPIC)
     note_refused(tmp_path / "spill", 3)
     forward, tries = inner.forward, 0
@@ -143,19 +154,20 @@ async def test_retried_message_of_unknown_outcome_is_stored_once_after_the_dedup
 
     inner.forward = answer_is_lost  # type: ignore[method-assign]
     settings = SpillSettings(tmp_path / "spill", flush_ms=20, retry_interval_s=0.05, free_bytes_min=0)
-    spilled = Spilled(inner, LogTarget(inner, settings.directory), settings, now_ms=clock)
+    spilled = SpillBackend(inner, LogTarget(inner, settings.directory), settings, now_ms=clock)
     await spilled.start()
     await until(lambda: tries > 0 and not spilled.stats.failed_events and spilled.is_drained)
     assert sorted(await values_in(Broker(spilled, now_ms=clock), TOPIC)) == [b"m0", b"m1", b"m2"]
     assert not list(settings.directory.glob("*.progress"))
     await spilled.stop()
+    await inner.stop()
 
 
 async def test_message_that_a_log_refuses_does_not_have_all_read_that_came_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    inner = await open_alone(tmp_path / "data", clock, sync="group")
+    inner = await open_alone(tmp_path / "data", clock)
     broker = Broker(inner, now_ms=clock)
     await broker.ensure_topic(TOPIC)
     (tmp_path / "spill").mkdir()

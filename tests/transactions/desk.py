@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from testkit.batches import values_batch
+from testkit.inprocess import Store, now_ms
 from testkit.reading import values_in
 
 from holdfast.broker.backend import Backend
@@ -18,8 +19,7 @@ from holdfast.model.transactions import CommitResult, StageReceipt
 from holdfast.transactions.service import Transactions
 from holdfast.transactions.settings import Settings
 from holdfast.wire.transactions import partition_of
-from tests.cluster.nodes import now_ms
-from tests.contract.stores import BACKENDS, Store
+from tests.contract.stores import KINDS
 
 EXPIRY_MS = 60_000
 
@@ -72,8 +72,8 @@ class Desk:
 
 @asynccontextmanager
 async def desk_over(kind: str, path: Path, **settings: int) -> AsyncIterator[Desk]:
-    """One of the stores of `BACKENDS`, empty, with a broker that runs transactions."""
-    made = Desk(Store(BACKENDS[kind], path / "data"), **settings)
+    """One of the stores of `KINDS`, empty, with a broker that runs transactions."""
+    made = Desk(KINDS[kind](path / "data"), **settings)
     await made.store.open()
     made.open()
     yield made

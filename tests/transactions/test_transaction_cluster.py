@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from testkit.batches import values_batch
+from testkit.inprocess import Nodes, now_ms, running
 from testkit.reading import values_in
 from testkit.wait import until
 
@@ -21,7 +22,6 @@ from holdfast.transactions.settings import TransactionStats
 from holdfast.wire import record_batch, stamps
 from holdfast.wire.stamps import Stamp
 from holdfast.wire.transactions import DECISIONS, Commit, decode_decision
-from tests.cluster.nodes import Nodes, now_ms, running
 from tests.transactions.desk import W, stage_values, transacting
 
 Three = tuple[Nodes, dict[str, Transactions]]

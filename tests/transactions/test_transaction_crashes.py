@@ -20,7 +20,7 @@ from testkit.sizes import examples, in_memory, scaled
 from holdfast.broker.backend import Backend
 from holdfast.model.errors import HoldfastError, WriterNotFound
 from holdfast.model.transactions import StageReceipt
-from tests.contract.stores import BACKENDS, Store
+from tests.contract.stores import KINDS
 from tests.transactions.desk import OTHER, Desk
 
 PARTITIONS = 2
@@ -48,7 +48,7 @@ class CrashingTransactions(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.loop.set_exception_handler(lambda loop, context: None)
         self.directory = tempfile.TemporaryDirectory(dir=in_memory())
-        self.desk = Desk(Store(BACKENDS["alone-none"], Path(self.directory.name) / "data"))
+        self.desk = Desk(KINDS["alone-none"](Path(self.directory.name) / "data"))
         self.loop.run_until_complete(self.desk.store.open())
         self.backend: DyingProxy
         self.revive()
@@ -224,7 +224,7 @@ TestCrashingTransactions.settings = type(examples(1, 1))(examples(25, 400), stat
 async def test_death_at_every_single_call_of_a_commit_leaves_it_done_once(tmp_path: Path) -> None:
     """Every point there is, one after the other: a commit of three pieces, and its driver that comes back."""
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # its tasks die as well
-    desk = Desk(Store(BACKENDS["alone-none"], tmp_path / "data"))
+    desk = Desk(KINDS["alone-none"](tmp_path / "data"))
     await desk.store.open()
     desk.open()
     await desk.create("t", partitions=PARTITIONS)

@@ -238,7 +238,7 @@ async def test_lease_that_lapses_and_comes_back_does_not_stop_the_coordinator(
 
 
 async def test_what_is_committed_behind_an_abandoned_piece_takes_no_room(tmp_path: Path) -> None:
-    async with desk_over("alone-group", tmp_path, staged_bytes_max=20_000) as desk:
+    async with desk_over("alone", tmp_path, staged_bytes_max=20_000) as desk:
         await desk.create()
         await desk.stage(1, b"abandoned", writer=OTHER)
         for number in range(15):

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.inprocess import running
 from testkit.reading import values_in
 from testkit.wait import until
 
@@ -15,7 +16,6 @@ from holdfast.model.names import DONE_CURSOR
 from holdfast.model.topics import TopicConfig
 from holdfast.transactions import staging, sweeping
 from holdfast.wire.transactions import DECISIONS, STAGED, Abort, Commit, Decision
-from tests.cluster.nodes import running
 from tests.transactions.desk import (
     EXPIRY_MS,
     OTHER,

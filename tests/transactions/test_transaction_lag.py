@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.inprocess import running
 from testkit.postgres import database_for
 from testkit.reading import values_in
 from testkit.wait import until
@@ -22,7 +23,6 @@ from holdfast.transactions.copying import Copying
 from holdfast.transactions.service import Transactions
 from holdfast.wire import stamps
 from holdfast.wire.transactions import DECISIONS
-from tests.cluster.nodes import running
 from tests.postgres.stores import stored
 from tests.transactions.desk import Desk, W, stage_values, transacting, writer_of
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.inprocess import Nodes
 from testkit.postgres import database_for
 from testkit.reading import values_in
 from testkit.wait import until
@@ -14,7 +15,6 @@ from holdfast.model.errors import HoldfastError, NotReplicable, WriterNotFound
 from holdfast.model.ids import PartitionId
 from holdfast.model.topics import TopicConfig
 from holdfast.wire.transactions import DECISIONS, STAGED
-from tests.cluster.nodes import Nodes
 from tests.postgres.stores import stored
 from tests.transactions.desk import Desk, W, desk_over, stage_values, transacting
 
