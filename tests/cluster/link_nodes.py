@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
-import pytest
-import uvloop
 from testkit.wait import until
 
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
@@ -18,20 +17,7 @@ from holdfast.testing.ports import free_port
 from holdfast.wire.peer import Hello
 
 _boots = itertools.count()
-QUICK = LinkTiming(refused_retry_s=0.1)
-
-
-def on_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on asyncio's own loop and on uvloop: they differ in when they write and in what they copy."""
-
-    @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-    def run(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(test())
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
+QUICK = LinkTiming(refused_retry_s=0.02)
 
 
 class LinkNode:
@@ -45,6 +31,8 @@ class LinkNode:
         self.heard: list[tuple[str, int, Message]] = []
         self.frames: list[int] = []
         self.events: list[tuple[str, str]] = []
+        # Raised, one for each call, instead of taking the messages.
+        self.bugs: list[Exception] = []
         self.heard_at: dict[str, list[float]] = {}
         self.unwanted: dict[str, str] = {}
         self.nobody_there: list[str] = []
@@ -63,7 +51,7 @@ class LinkNode:
 
     async def up(self, *peers: LinkNode) -> None:
         for peer in peers:
-            await until(lambda peer=peer: self.links.is_up(peer.node), f"{self.node} reaches {peer.node}")  # type: ignore[misc]
+            await until(partial(self.links.is_up, peer.node), f"{self.node} reaches {peer.node}")
 
     async def _echo(self, node: str, method: int, body: memoryview) -> bytes:
         return f"{node} {method} ".encode() + bytes(body)
@@ -71,6 +59,8 @@ class LinkNode:
     # --- events ---
 
     def on_messages(self, hello: Hello, messages: list[tuple[int, Message]]) -> None:
+        if self.bugs:
+            raise self.bugs.pop()
         self.frames.append(len(messages))
         self.heard += [(hello.node, group, message) for group, message in messages]
 

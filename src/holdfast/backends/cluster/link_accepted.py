@@ -49,7 +49,7 @@ class AcceptedConnection(FrameConnection):
         self._hello: Hello | None = None
         self._is_known = False
         self._deadline: asyncio.TimerHandle | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self.answering: set[asyncio.Task[None]] = set()
         self._answering_bytes = 0
         self._writable = asyncio.Event()
         self._writable.set()
@@ -157,13 +157,13 @@ class AcceptedConnection(FrameConnection):
     def _finish(self, reason: str) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        for task in self._answering:
+        for task in self.answering:
             task.cancel()
         self._door.left(self, self._hello if self._is_known else None, reason)
 
     async def stopped(self) -> None:
         """Close at once, and wait until no request is being answered."""
-        answering = list(self._answering)
+        answering = list(self.answering)
         self.end("")
         await asyncio.gather(*answering, return_exceptions=True)
 
@@ -181,7 +181,7 @@ class AcceptedConnection(FrameConnection):
     def _take_request(self, hello: Hello, number: int, method: int, body: memoryview) -> None:
         self._answering_bytes += len(body)
         task = self._loop.create_task(self._answer(hello.node, number, method, body))
-        self._answering.add(task)
+        self.answering.add(task)
         task.add_done_callback(self._answered)
         self._read_if_able()
 
@@ -213,7 +213,7 @@ class AcceptedConnection(FrameConnection):
         return peer.reply_frame(number, peer.REFUSED, encode_error(error), self.version)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
-        self._answering.discard(task)
+        self.answering.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("peer_reply_failed", exc_info=error)
         self._read_if_able()
@@ -227,7 +227,7 @@ class AcceptedConnection(FrameConnection):
         self._writable.set()
 
     def _read_if_able(self) -> None:
-        is_full = len(self._answering) >= PEER_REQUESTS_MAX or self._answering_bytes >= PEER_FRAME_BYTES_MAX
+        is_full = len(self.answering) >= PEER_REQUESTS_MAX or self._answering_bytes >= PEER_FRAME_BYTES_MAX
         if not is_full:
             # The time while nothing was read was no silence of the peer.
             self.heard_at = self._loop.time() if not self._is_reading else self.heard_at

@@ -47,9 +47,9 @@ class PeerLinks:
 
     def __init__(self, hello: Callable[[], Hello], events: LinkEvents, timing: LinkTiming | None = None) -> None:
         self._context = LinkContext(hello, events, timing or LinkTiming())
-        self._links: dict[str, Link] = {}
-        self._accepted: dict[str, tuple[Hello, AcceptedConnection]] = {}
-        self._strangers: set[AcceptedConnection] = set()
+        self.dialed: dict[str, Link] = {}
+        self.accepted: dict[str, tuple[Hello, AcceptedConnection]] = {}
+        self.strangers: set[AcceptedConnection] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -81,18 +81,18 @@ class PeerLinks:
         for addresses in wanted.values():
             for address in addresses:
                 split_address(address)
-        for node, link in list(self._links.items()):
+        for node, link in list(self.dialed.items()):
             found = wanted.get(node, ())
             # One that is up where it is still wanted stays up, whatever other addresses there are.
             if link.address in found and (link.up is not None or link.addresses == found):
                 link.addresses = found
             else:
-                del self._links[node]
+                del self.dialed[node]
                 link.drop("no longer wanted")
                 self._stop_later(link)
         for node, addresses in wanted.items():
-            if node not in self._links and not self._is_stopped:
-                self._links[node] = Link(self._context, node, addresses)
+            if node not in self.dialed and not self._is_stopped:
+                self.dialed[node] = Link(self._context, node, addresses)
 
     def _stop_later(self, link: Link) -> None:
         task = asyncio.get_running_loop().create_task(link.stop())
@@ -107,7 +107,7 @@ class PeerLinks:
         if self._server is not None:
             self._server.close()
         self.set_peers({})
-        connections = [*self._strangers, *(connection for _, connection in self._accepted.values())]
+        connections = [*self.strangers, *(connection for _, connection in self.accepted.values())]
         await asyncio.gather(*(connection.stopped() for connection in connections), *self._stopping)
         if self._server is not None:
             await self._server.wait_closed()
@@ -119,7 +119,7 @@ class PeerLinks:
 
         Nobody may change its payloads any more. Raises `TooLarge` for a message that no peer would take.
         """
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         connection = None if link is None else link.up
         if connection is None:
             self._context.dropped_messages += 1
@@ -135,7 +135,7 @@ class PeerLinks:
         was down or full, the peer may have done what was asked all the same. With `leads`, which says whether the peer
         still leads as far as this node knows, raises `LeaderChanged` when it does not any more and is silent.
         """
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         connection = None if link is None else link.up
         if connection is None:
             raise Unavailable(f"there is no link to {node}")
@@ -166,11 +166,11 @@ class PeerLinks:
 
     def drop(self, node: str, reason: str) -> None:
         """Connect anew, either way, so that both sides say again who they are."""
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         if link is not None:
             link.drop(reason)
-        if node in self._accepted:
-            self._accepted[node][1].end(reason)
+        if node in self.accepted:
+            self.accepted[node][1].end(reason)
 
     @property
     def hello(self) -> Hello:
@@ -180,22 +180,22 @@ class PeerLinks:
     @property
     def names(self) -> list[str]:
         """The nodes that links are kept to."""
-        return list(self._links)
+        return list(self.dialed)
 
     def is_up(self, node: str) -> bool:
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         return link is not None and link.up is not None
 
     def hello_of(self, node: str) -> Hello | None:
         """What a connected node last said of itself."""
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         if link is not None and link.up is not None:
             return link.up.hello
-        return self._accepted[node][0] if node in self._accepted else None
+        return self.accepted[node][0] if node in self.accepted else None
 
     def own_host_towards(self, node: str) -> str | None:
         """Under which of its addresses this node goes to another one that is up."""
-        link = self._links.get(node)
+        link = self.dialed.get(node)
         return None if link is None or link.up is None else link.up.own_host
 
     @property
@@ -208,24 +208,24 @@ class PeerLinks:
     def came(self, connection: AcceptedConnection) -> bool:
         if self._is_stopped:
             return False
-        if len(self._strangers) >= PEER_STRANGERS_MAX:
+        if len(self.strangers) >= PEER_STRANGERS_MAX:
             reason = f"{PEER_STRANGERS_MAX} connections have not said who they are"
             self._context.trouble("door", "peer_refused", peer=None, address=connection.address, reason=reason)
             return False
-        self._strangers.add(connection)
+        self.strangers.add(connection)
         return True
 
     def refusal(self, hello: Hello) -> str | None:
         reason = self._context.refusal(hello)
-        if reason is None and hello.node not in self._accepted and len(self._accepted) >= PEERS_MAX:
+        if reason is None and hello.node not in self.accepted and len(self.accepted) >= PEERS_MAX:
             return f"{self._context.hello().node} has {PEERS_MAX} peers already"
         return reason
 
     def is_known(self, connection: AcceptedConnection, hello: Hello) -> None:
-        self._strangers.discard(connection)
-        before = self._accepted.get(hello.node)
-        self._accepted[hello.node] = (hello, connection)
-        link = self._links.get(hello.node)
+        self.strangers.discard(connection)
+        before = self.accepted.get(hello.node)
+        self.accepted[hello.node] = (hello, connection)
+        link = self.dialed.get(hello.node)
         if before is not None:
             before[1].replaced()
         if link is None:
@@ -236,11 +236,11 @@ class PeerLinks:
         link.hurry()
 
     def left(self, connection: AcceptedConnection, hello: Hello | None, reason: str) -> None:
-        self._strangers.discard(connection)
-        if hello is None or self._accepted.get(hello.node, (hello, None))[1] is not connection:
+        self.strangers.discard(connection)
+        if hello is None or self.accepted.get(hello.node, (hello, None))[1] is not connection:
             return
-        del self._accepted[hello.node]
-        link = self._links.get(hello.node)
+        del self.accepted[hello.node]
+        link = self.dialed.get(hello.node)
         if reason and link is not None:
             link.drop(f"its own connection: {reason}")
 
@@ -251,7 +251,7 @@ class PeerLinks:
         step_s = silence_s / _LOOKS_PER_SILENCE
         # If this node itself stood still, what its peers sent in the meantime was not read yet.
         if now - self._looked_at < 2 * step_s:
-            for _, connection in list(self._accepted.values()):
+            for _, connection in list(self.accepted.values()):
                 if connection.is_reading and now - connection.heard_at > silence_s:
                     connection.silent()
         self._looked_at = now
