@@ -13,9 +13,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from holdfast.backends.cluster.backend import ClusterBackend
+from holdfast.backends.cluster.pace import USUAL_PACE, Pace
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.broker.backend import Backend
 from holdfast.broker.broker import Broker
@@ -30,6 +31,9 @@ from holdfast.testing.ports import free_port
 from holdfast.wire import record_batch
 from testkit.batches import values_batch, values_of
 from testkit.wait import until
+
+# What takes a node a second takes it a tenth in a test.
+QUICK: Final = Pace(upkeep_s=0.1, change_s=0.05, steady_s=0.3, refused_retry_s=0.1)
 
 
 def now_ms() -> TimestampMs:
@@ -154,6 +158,7 @@ class OneNode(Store):
         steady_ms: Callable[[], int] | None = None,
         delivers_from: Callable[[TopicName], TopicName] = lambda name: name,
         on_fatal: Callable[[Exception], None] = lambda error: None,
+        pace: Pace = USUAL_PACE,
         **settings: Any,
     ) -> None:
         super().__init__(path, clock or Clock())
@@ -162,6 +167,7 @@ class OneNode(Store):
         self._steady_ms = steady_ms
         self._delivers_from = delivers_from
         self._on_fatal = on_fatal
+        self._pace = pace
         self._store: ProductStore | None = None
         self._broker: Broker | None = None
 
@@ -176,6 +182,7 @@ class OneNode(Store):
             files_max=5 * PARTITIONS_MAX,
             delivers_from=self._delivers_from,
             on_fatal=self._on_fatal,
+            pace=self._pace,
         )
         try:
             await store.start()
@@ -265,6 +272,8 @@ class PlainNode(OneNode):
 class Nodes:
     """The nodes of a cluster by name, with real logs and real links; those that run have a backend and a broker."""
 
+    pace = QUICK
+
     def __init__(
         self, root: Path, count: int = 3, *, is_pair: bool = False, clock: Clock | None = None, **settings: Any
     ) -> None:
@@ -302,6 +311,7 @@ class Nodes:
             self.clock or RunningClock(lambda: self.ahead_ms.get(name, 0)),
             steady_ms=now_ms,
             on_fatal=lambda error: self.failed.append(name),
+            pace=self.pace,
             **{**self._settings(name), **self.settings_of.get(name, {})},
         )
         await node.open()

@@ -14,11 +14,12 @@ from structlog.testing import capture_logs
 from testkit.inprocess import Nodes, now_ms, running
 from testkit.wait import until
 
-from holdfast.backends.cluster import commands, levels, upkeep
+from holdfast.backends.cluster import commands, levels
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import NoteNode, PreferLeader, RaiseLevel
 from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.neighbours import Neighbours
+from holdfast.backends.cluster.pace import Pace
 from holdfast.backends.cluster.requests import Method
 from holdfast.backends.cluster.upkeep import Upkeep
 from holdfast.model.entries import KIND_COMMAND
@@ -38,13 +39,7 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Build:
 @pytest.fixture
 def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is to happen must not wait for whoever looks once a second."""
-    monkeypatch.setattr(upkeep, "_PERIOD_S", 3600.0)
-    monkeypatch.setattr(upkeep, "_PAIR_PERIOD_S", 3600.0)
-
-
-@pytest.fixture
-def somebody_looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_PERIOD_S", 0.05)
+    monkeypatch.setattr(Nodes, "pace", Pace(upkeep_s=3600.0, pair_s=3600.0))
 
 
 @pytest.fixture
@@ -133,9 +128,7 @@ async def test_partner_of_a_broker_that_stood_alone_gets_the_level_from_its_log(
     await pair.stop()
 
 
-async def test_older_build_can_be_started_again_until_the_level_is_raised(
-    tmp_path: Path, build: Build, somebody_looks_often: None
-) -> None:
+async def test_older_build_can_be_started_again_until_the_level_is_raised(tmp_path: Path, build: Build) -> None:
     async with running(tmp_path) as nodes:
         await until(lambda: all(len(backend.state.nodes) == 3 for backend in nodes.backends.values()))
     build.is_later()

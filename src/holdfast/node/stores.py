@@ -17,6 +17,7 @@ import structlog
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.callback_table import ClusterCallbacks
+from holdfast.backends.cluster.pace import USUAL_PACE, Pace
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.backends.plain.backend import PlainBackend
 from holdfast.backends.plain.settings import PlainSettings
@@ -109,6 +110,7 @@ class ClusterStore:
         on_fatal: Callable[[HoldfastError], None],
         on_replaced: Callable[[], bool],
         on_begin_again: Callable[[], None] = lambda: None,
+        pace: Pace = USUAL_PACE,
     ) -> None:
         self._config = config
         self._directory = DataDirectory.open(Path(config.data), node=config.node, now_ms=now_ms())
@@ -134,6 +136,7 @@ class ClusterStore:
             pair=config.pair_settings if config.plain_partner is None else None,
             join=config.join,
             elections=config.election_settings,
+            pace=pace,
             on_fatal=on_fatal,
             on_replaced=on_replaced,
         )
@@ -398,6 +401,7 @@ def store_for(
     on_fatal: Callable[[HoldfastError], None],
     on_replaced: Callable[[], bool] = lambda: False,
     on_begin_again: Callable[[], None] = lambda: None,
+    pace: Pace = USUAL_PACE,
 ) -> Store:
     """The store that the settings ask for; `start` opens it. Raises `HoldfastError`."""
     if config.store is not None:
@@ -413,6 +417,7 @@ def store_for(
         on_fatal=on_fatal,
         on_replaced=on_replaced,
         on_begin_again=on_begin_again,
+        pace=pace,
     )
 
 

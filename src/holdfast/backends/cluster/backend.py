@@ -34,6 +34,7 @@ from holdfast.backends.cluster.mending import Mending
 from holdfast.backends.cluster.neighbours import Neighbours
 from holdfast.backends.cluster.opening import Opening
 from holdfast.backends.cluster.operating import Operating
+from holdfast.backends.cluster.pace import USUAL_PACE, Pace
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.proposals import Proposals
 from holdfast.backends.cluster.replica import Replica
@@ -95,15 +96,17 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
         pair: PairSettings | None = None,
         join: str | None = None,
         elections: ElectionSettings = DEFAULT_ELECTIONS,
+        pace: Pace = USUAL_PACE,
         on_fatal: Callable[[HoldfastError], None] = lambda error: None,
         on_replaced: Callable[[], bool] = lambda: False,
     ) -> None:
         self.neighbours = Neighbours(
-            directory, listen=listen, peers=peers or {}, pair=pair, join=join, elections=elections
+            directory, listen=listen, peers=peers or {}, pair=pair, join=join, elections=elections, pace=pace
         )
         self.neighbours.on_replaced = on_replaced
         self.neighbours.on_too_old = self._fail
         self._pair = pair
+        self._pace = pace
         self.pairing: Pairing | None = None
         self._directory = directory
         self.sync_policy = sync
@@ -230,6 +233,7 @@ class ClusterBackend(Operating, CursorCalls, NothingVoid):
             self._now_ms,
             self._confirming.confirm,
             Shrinking(self.neighbours.elections.shrink_after_ms, self.groups, self.control, self.neighbours),
+            self._pace,
         )
         self._appending = Appending(self.topics_here, self.upkeep.let_others_lead, self._fail)
         self.serving = Serving(

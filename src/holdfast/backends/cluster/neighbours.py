@@ -22,6 +22,7 @@ from holdfast.backends.cluster.configurations import Known, is_outvoted
 from holdfast.backends.cluster.formation import Formation
 from holdfast.backends.cluster.levels import ClusterLevel
 from holdfast.backends.cluster.links import LinkTiming, PeerLinks
+from holdfast.backends.cluster.pace import USUAL_PACE, Pace
 from holdfast.backends.cluster.pairing import Pairing
 from holdfast.backends.cluster.replica import Replica, still_leads
 from holdfast.backends.cluster.requests import Method
@@ -82,7 +83,9 @@ class Neighbours:
         pair: PairSettings | None = None,
         join: str | None = None,
         elections: ElectionSettings = DEFAULT_ELECTIONS,
+        pace: Pace = USUAL_PACE,
     ) -> None:
+        self._pace = pace
         self.node = directory.identity.node
         self.addresses: dict[str, str] = {}
         self.up_since_s: dict[str, float] = {}
@@ -177,7 +180,7 @@ class Neighbours:
         if self._listen is None:
             return
         self._formation = formation.load(self._directory.path)
-        timing = LinkTiming() if self._pair is None else _PAIR_TIMING
+        timing = LinkTiming(refused_retry_s=self._pace.refused_retry_s) if self._pair is None else _PAIR_TIMING
         keepalive_s = min(self.elections.heartbeat_ms / 1000, _KEEPALIVE_S_MAX)
         self._links = PeerLinks(self.own_hello, self, timing._replace(keepalive_s=keepalive_s))
         try:

@@ -24,6 +24,7 @@ from holdfast.backends.cluster.control import Control
 from holdfast.backends.cluster.control_state import ControlState
 from holdfast.backends.cluster.groups import Groups
 from holdfast.backends.cluster.neighbours import Neighbours
+from holdfast.backends.cluster.pace import USUAL_PACE, Pace
 from holdfast.backends.cluster.peer_book import is_usable
 from holdfast.backends.cluster.replica import Replica
 from holdfast.backends.cluster.shrinking import Shrinking
@@ -42,13 +43,6 @@ from holdfast.model.limits import MIB
 
 log = structlog.get_logger("holdfast.cluster")
 
-_PERIOD_S: Final = 1.0
-# While a node comes or goes, each group takes several steps.
-_CHANGE_PERIOD_S: Final = 0.2
-# Of two, one that is not let in yet cannot take over.
-_PAIR_PERIOD_S: Final = 0.1
-# A node that has just come back may be about to go again.
-_STEADY_S: Final = 3.0
 # So many groups are handed over in one period: each costs an election.
 _TRANSFERS_MAX: Final = 20
 # So many groups take a step before others have their turn: that is one sync, and as many logs that are to be synced.
@@ -74,7 +68,9 @@ class Upkeep:
         now_ms: Callable[[], TimestampMs],
         confirm: Callable[[Replica], Awaitable[LogIndex]],
         shrinking: Shrinking,
+        pace: Pace = USUAL_PACE,
     ) -> None:
+        self._pace = pace
         self._groups = groups
         self._topics = topics
         self._control = control
@@ -129,8 +125,8 @@ class Upkeep:
     @property
     def _period_s(self) -> float:
         if self._neighbours.pairing is not None:
-            return _PAIR_PERIOD_S
-        return _PERIOD_S if self._state.membership.under_way is None else _CHANGE_PERIOD_S
+            return self._pace.pair_s
+        return self._pace.upkeep_s if self._state.membership.under_way is None else self._pace.change_s
 
     async def _look_after_everything(self) -> None:
         self._control.drop_kept()
@@ -334,7 +330,7 @@ class Upkeep:
         if not self._state.membership.may_lead(node_of(voter), at_need=at_need):
             return False
         # Who shall lead nothing does not choose for long.
-        steady_s = _STEADY_S if self._state.membership.may_lead(self._neighbours.node) else 0.0
+        steady_s = self._pace.steady_s if self._state.membership.may_lead(self._neighbours.node) else 0.0
         is_steady = self._neighbours.seconds_up(node_of(voter)) > steady_s
         return is_steady and leading.progress[voter].match >= replica.raft.commit
 
