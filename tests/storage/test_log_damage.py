@@ -41,6 +41,15 @@ def opened(tmp_path: Path) -> Iterator[OpenLog]:
     log.close()
 
 
+def each_spot(tmp_path: Path) -> Iterator[tuple[int, OpenLog]]:
+    """A new log for each place in a frame; which one it is stands in the output of a test that fails."""
+    for name, spot in SPOTS.items():
+        print(f"a bit of the {name} turns over")
+        opened = OpenLog(tmp_path / name)
+        yield spot, opened
+        opened.close()
+
+
 def filled(opened: OpenLog, *, roll: bool = False) -> dict[int, bytes]:
     """Twelve batches of one to three messages, each of them acknowledged; sealed if `roll`."""
     expected: dict[int, bytes] = {}
@@ -78,47 +87,44 @@ def check_only_these_are_missing(opened: OpenLog, expected: dict[int, bytes], mi
             assert opened.log.next_readable(Offset(offset)) == end
 
 
-@pytest.mark.parametrize("found_by", ["opening", "reading"])
-@pytest.mark.parametrize("place", [0, 5, BATCHES - 2])
-@pytest.mark.parametrize("spot", SPOTS)
-@pytest.mark.parametrize("kind", ["active", "sealed"])
-def test_flipped_bit_costs_one_batch_and_is_told(
-    opened: OpenLog, kind: str, spot: str, place: int, found_by: str
-) -> None:
-    expected = filled(opened, roll=kind == "sealed")
-    file = opened.segment_files()[0]
-    position, _ = frame_positions(file)[place]
-    flip(file, position + SPOTS[spot])
-    if found_by == "opening":
+@pytest.mark.parametrize(
+    ("kind", "found_by", "place"), [("active", "opening", 5), ("active", "reading", 0), ("sealed", "opening", 10)]
+)
+def test_flipped_bit_costs_one_batch_and_is_told(tmp_path: Path, kind: str, found_by: str, place: int) -> None:
+    for spot, opened in each_spot(tmp_path):
+        expected = filled(opened, roll=kind == "sealed")
+        file = opened.segment_files()[0]
+        flip(file, frame_positions(file)[place][0] + spot)
+        if found_by == "opening":
+            recovery = opened.reopen()
+            assert recovery.torn_bytes == 0 and recovery.deleted_segments == []
+            if kind == "active":
+                assert hole_ranges(recovery.holes) == [ranges_of(expected)[place]]
+        check_only_these_are_missing(opened, expected, [ranges_of(expected)[place]])
+
+
+def test_flipped_bit_in_the_last_batch_of_a_sealed_segment_is_told(tmp_path: Path) -> None:
+    for spot, opened in each_spot(tmp_path):
+        expected = filled(opened, roll=True)
+        file = opened.segment_files()[0]
+        flip(file, frame_positions(file)[-1][0] + spot)
+        check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
+        opened.reopen()
+        check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
+
+
+def test_flipped_bit_is_told_where_the_index_is_gone_too(tmp_path: Path) -> None:
+    for spot, opened in each_spot(tmp_path):
+        expected = filled(opened, roll=True)
+        expected[opened.append_synced(b"more")] = b"more"
+        file = opened.segment_files()[0]
+        flip(file, frame_positions(file)[-1][0] + spot)
+        opened.index_files()[0].unlink()
         recovery = opened.reopen()
-        assert recovery.torn_bytes == 0 and recovery.deleted_segments == []
-        if kind == "active":
-            assert hole_ranges(recovery.holes) == [ranges_of(expected)[place]]
-    check_only_these_are_missing(opened, expected, [ranges_of(expected)[place]])
-
-
-@pytest.mark.parametrize("spot", SPOTS)
-def test_flipped_bit_in_the_last_batch_of_a_sealed_segment_is_told(opened: OpenLog, spot: str) -> None:
-    expected = filled(opened, roll=True)
-    file = opened.segment_files()[0]
-    flip(file, frame_positions(file)[-1][0] + SPOTS[spot])
-    check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
-    opened.reopen()
-    check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
-
-
-@pytest.mark.parametrize("spot", SPOTS)
-def test_flipped_bit_is_told_where_the_index_is_gone_too(opened: OpenLog, spot: str) -> None:
-    expected = filled(opened, roll=True)
-    expected[opened.append_synced(b"more")] = b"more"
-    file = opened.segment_files()[0]
-    flip(file, frame_positions(file)[-1][0] + SPOTS[spot])
-    opened.index_files()[0].unlink()
-    recovery = opened.reopen()
-    assert hole_ranges(recovery.holes) == [ranges_of(expected)[-1]]
-    check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
-    opened.reopen()
-    check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
+        assert hole_ranges(recovery.holes) == [ranges_of(expected)[-1]]
+        check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
+        opened.reopen()
+        check_only_these_are_missing(opened, expected, [ranges_of(expected)[-1]])
 
 
 @pytest.mark.parametrize("cut_bytes", [1, 30, 200, 10**6])
@@ -136,21 +142,21 @@ def test_sealed_segment_that_lost_its_end_takes_nothing_behind_it_along(opened: 
     check_only_these_are_missing(opened, expected, [(first, ranges_of(expected)[-1][1])])
 
 
-@pytest.mark.parametrize("spot", SPOTS)
 @pytest.mark.parametrize("place", [0, BATCHES - 1])
-def test_flipped_bit_after_a_clean_stop_is_damage_and_no_torn_tail(opened: OpenLog, spot: str, place: int) -> None:
+def test_flipped_bit_after_a_clean_stop_is_damage_and_no_torn_tail(tmp_path: Path, place: int) -> None:
     """Also in what was synced last, which no later batch can vouch for."""
     values = [b"batch %d " % number for number in range(BATCHES)]
-    for value in values:
-        opened.append(value)
-    opened.sync()
-    opened.close()
-    file = opened.segment_files()[0]
-    flip(file, frame_positions(file)[place][0] + SPOTS[spot])
-    recovery = opened.reopen()
-    assert recovery.torn_bytes == 0, "acknowledged messages were cut off"
-    check_only_these_are_missing(opened, dict(enumerate(values)), [(place, place + 1)])
-    assert opened.append_synced(b"later") == BATCHES, "an offset was given twice"
+    for spot, opened in each_spot(tmp_path):
+        for value in values:
+            opened.append(value)
+        opened.sync()
+        opened.close()
+        file = opened.segment_files()[0]
+        flip(file, frame_positions(file)[place][0] + spot)
+        recovery = opened.reopen()
+        assert recovery.torn_bytes == 0, "acknowledged messages were cut off"
+        check_only_these_are_missing(opened, dict(enumerate(values)), [(place, place + 1)])
+        assert opened.append_synced(b"later") == BATCHES, "an offset was given twice"
 
 
 def test_log_goes_on_behind_damage_at_its_end(opened: OpenLog) -> None:
@@ -250,10 +256,10 @@ def test_no_flipped_bits_are_ever_served_as_a_message(
             flip(file, rolled.randrange(position, end), 1 << rolled.randrange(8))
         if rolled.random() < 0.5:
             opened.reopen()
-        values, damage = opened.served(rolled.choice([1, 700, 1 << 40]))
-        assert values.pop(last).startswith(b"the last one")
-        assert all(expected[offset] == value for offset, value in values.items()), "damaged bytes were served"
-        lost = {offset for offset in expected if offset not in values}
+        served, damage = opened.served(rolled.choice([1, 700, 1 << 40]))
+        assert served.pop(last).startswith(b"the last one")
+        assert all(expected[offset] == value for offset, value in served.items()), "damaged bytes were served"
+        lost = {offset for offset in expected if offset not in served}
         assert len({batch_of[offset] for offset in lost}) <= len(set(hurt)), "undamaged messages were lost as well"
         assert lost == {offset for first, end in damage for offset in range(first, end)}
         opened.close()
