@@ -16,7 +16,7 @@ from holdfast.broker.recognising import Recognised
 from holdfast.model.errors import BadMessageId, NotLeader, OutcomeUnknown, TopicNotFound
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.limits import MESSAGES_AT_ONCE_MAX
-from holdfast.model.messages import NewMessage
+from holdfast.model.messages import NewMessage, Published
 from holdfast.model.push_ids import push_ids
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import batch_builder, record_batch
@@ -126,7 +126,7 @@ async def test_others_get_their_turn_after_a_part_of_a_large_request(
 async def test_large_request_is_one_batch_whatever_is_published_meanwhile(desk: Desk) -> None:
     await desk.send(("known", b"before"))
     large = desk.broker.publish_large("t", messages())
-    others = []
+    others: list[asyncio.Future[list[Published]]] = []
     while not large.done():
         others.append(desk.send((f"other {len(others)}", b"other")))
         await asyncio.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 import random
 import struct
 import zlib
+from functools import partial
 
 import pytest
 from testkit.batches import ForeignRecord, foreign_batch, resealed, values_batch
@@ -87,8 +88,8 @@ async def test_publishes_waiting_for_a_topic_that_cannot_be_created_are_all_told
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.cluster_backend, "create_topic", no_room)
-        waiting = [desk.broker.publish_values("t", [b"x"]).offset, desk.send(("a", b"y"))]
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        values, messages = desk.broker.publish_values("t", [b"x"]).offset, desk.send(("a", b"y"))
+        outcomes = await asyncio.gather(values, messages, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
     assert await desk.broker.publish_values("t", [b"works"]).offset == 0
     assert await desk.values() == [b"works"]
@@ -110,7 +111,7 @@ async def test_gate_opens_in_order_and_tells_failures() -> None:
         raise TopicNotFound("deleted meanwhile")
 
     gates.close_while(name, opened.wait)
-    waiting = [gates.behind(name, lambda i=i: step(i)) for i in range(5)]
+    waiting = [gates.behind(name, partial(step, i)) for i in range(5)]
     waiting.append(gates.behind(name, refuse))
     waiting[2].cancel()
     assert gates.is_closed(name) and ran == []

@@ -14,7 +14,7 @@ from holdfast.backends.spill.settings import SpillSettings
 from holdfast.broker.broker import Broker
 from holdfast.broker.passing import PassingBackend
 from holdfast.model.errors import Unavailable
-from holdfast.model.ids import PartitionId, TopicName
+from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.node import node
 from holdfast.wire import batch_builder, record_batch
@@ -71,7 +71,7 @@ async def test_messages_are_stamped_by_a_clock_that_was_put_right_and_no_id_is_f
         (again,) = await desk.send(("a", b"x"))
         assert again.duplicate, "an id was forgotten within the dedupe window"
     await desk.send(("b", b"y"))
-    newest = (await desk.broker.read_batches("t", 0, 1, 1 << 20))[-1]
+    newest = (await desk.broker.read_batches("t", 0, Offset(1), 1 << 20))[-1]
     assert record_batch.header(newest).max_timestamp_ms == desk.clock.now
     steady_ms += 2 * 60_000
     (late,) = await desk.send(("a", b"x"))
@@ -130,9 +130,9 @@ async def test_clock_that_is_put_right_stamps_what_comes_from_then_on(
 ) -> None:
     day_ms = 24 * 3_600_000
     right_now_ms = node.now_ms
+    ahead_ms = day_ms
     monkeypatch.setattr(node, "now_ms", lambda: right_now_ms() + ahead_ms)
     monkeypatch.setattr(node, "_ASK_TIME_S", 0.05)
-    ahead_ms = day_ms
     async with serving(tmp_path) as broker:
 
         async def is_stamped_ahead() -> bool:

@@ -14,6 +14,9 @@ OLD, NEW = levels.LEVEL, levels.LEVEL + 1
 OLD_SCHEMA, NEW_SCHEMA = state_schema.NEWEST_SCHEMA, state_schema.NEWEST_SCHEMA + 1
 
 
+Steps = dict[int, tuple[str, ...]]
+
+
 class Build:
     """Which build nodes are of that are started from now on."""
 
@@ -27,17 +30,17 @@ class Build:
 
     def is_later(self) -> None:
         """One more level, with a table."""
-        steps = {NEW_SCHEMA: ("CREATE TABLE words (word TEXT) STRICT",)}
+        steps: Steps = {NEW_SCHEMA: ("CREATE TABLE words (word TEXT) STRICT",)}
         self._understands({**self._older, NEW: Level(commands=(), state_schema=NEW_SCHEMA)}, steps)
 
     def is_much_later(self) -> None:
         """Three more levels, of which the one in the middle has no table."""
-        steps = {NEW_SCHEMA + n: (f"CREATE TABLE words_{n} (word TEXT) STRICT",) for n in range(2)}
+        steps: Steps = {NEW_SCHEMA + n: (f"CREATE TABLE words_{n} (word TEXT) STRICT",) for n in range(2)}
         more = {NEW: NEW_SCHEMA, NEW + 1: state_schema.BASELINE_SCHEMA, NEW + 2: NEW_SCHEMA + 1}
         new = {number: Level(commands=(), state_schema=schema) for number, schema in more.items()}
         self._understands({**self._older, **new}, steps)
 
-    def _understands(self, known: dict[int, Level], steps: dict[int, tuple[str, ...]]) -> None:
+    def _understands(self, known: dict[int, Level], steps: Steps) -> None:
         old = {schema: step for schema, step in state_schema._STEPS.items() if schema <= OLD_SCHEMA}
         self._patch.setattr(levels, "LEVELS", known)
         self._patch.setattr(levels, "LEVEL", max(known))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ async def test_nodes_that_restart_between_any_two_commands_hold_the_same_cursors
 
 
 def _any_command(
-    dice: random.Random, token: str, takers: list[TakeCursor], position: dict[int, Offset]
+    dice: random.Random, token: str, takers: list[TakeCursor], position: Mapping[int, Offset]
 ) -> TakeCursor | MoveCursor | DrawCursor | DropCursor:
     number, offset = dice.randrange(2), Offset(dice.randrange(20))
     kind = dice.choice(["take", "take", "repeat", "repeat", "seek", "draw", "drop"])

@@ -59,7 +59,7 @@ class Leader:
     async def request(self, node: str, method: int, body: Buffer, timeout_s: float, leads: object = None) -> memoryview:
         batch = msgspec.msgpack.decode(body, type=PublishRequest).batch
         published = await self.publish_here(PARTITION, bytearray(batch))
-        offsets = None if published.offsets is None else list(published.offsets)
+        offsets: list[int] | None = None if published.offsets is None else [int(each) for each in published.offsets]
         return memoryview(encode(PublishReply(published.base_offset, published.count, published.duplicates, offsets)))
 
     def refuse(self) -> None:
@@ -242,7 +242,11 @@ async def test_leaving_node_finds_the_leader_however_many_batches_are_refused_to
     replica = SimpleNamespace(
         node="n1", leads=False, leader_node="n2", raft=SimpleNamespace(members=members), end=Offset(0)
     )
-    lane = Lane(PARTITION, cast(Replica, replica), Peers(), None, lambda _: NoQuorum("nobody"), lambda: True)
+
+    def nowhere(*_: object) -> asyncio.Future[BatchPublished]:
+        raise AssertionError("this node does not lead")
+
+    lane = Lane(PARTITION, cast(Replica, replica), Peers(), nowhere, lambda _: NoQuorum("nobody"), lambda: True)
     async with asyncio.timeout(2):
         await asyncio.gather(*(lane.forward(bytearray(b"x"), has_ids=False) for _ in range(batches)))
     assert asked == ["n2"] * batches + ["n3"] * batches

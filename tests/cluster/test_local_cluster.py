@@ -82,8 +82,10 @@ def test_the_logs_say_who_asked_for_votes_who_gave_them_and_who_leads(cluster: L
         term = f"term={broker.cluster().term}"
     wait_until(lambda: says(cluster.log_of(leader), "asks_for_votes", term), "who asks for votes")
     wait_until(lambda: says(cluster.log_of(other), "voted", f"candidate={leader}", term), "who votes")
-    for node in (leader, other):
-        wait_until(lambda node=node: says(cluster.log_of(node), "new_leader", f"leader={leader}", term), "who leads")
+    wait_until(
+        lambda: all(says(cluster.log_of(node), "new_leader", f"leader={leader}", term) for node in (leader, other)),
+        "who leads",
+    )
     cluster.start(before)
     cluster.wait_until_ready()
 

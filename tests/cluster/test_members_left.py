@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -257,9 +257,13 @@ async def test_stranger_cannot_tell_a_node_that_it_was_taken_out(tmp_path: Path,
 async def test_removal_is_heard_whenever_it_is_said(tmp_path: Path, is_heard_first: bool) -> None:
     """The first hello of another node may come before this one has opened what it has."""
     async with cluster(tmp_path, 1) as nodes:
-        known, heard = nodes.backends["n1"].neighbours.known, []
+        known = nodes.backends["n1"].neighbours.known
+        heard: list[str] = []
         known._on_removed = None
-        steps = [lambda: known._hear_of_removal("n2"), lambda: known.tell_of_removal(heard.append)]
+        steps: list[Callable[[], object]] = [
+            lambda: known._hear_of_removal("n2"),
+            lambda: known.tell_of_removal(heard.append),
+        ]
         for step in steps if is_heard_first else reversed(steps):
             step()
         await asyncio.sleep(0)

@@ -147,8 +147,8 @@ async def test_two_that_lost_sight_of_each_other_refuse_each_other_until_one_of_
             await publish(nodes, "n1", "only n1 has this")
             await publish(nodes, "n2", "only n2 has this")
         n1, n2 = nodes.backends["n1"].neighbours, nodes.backends["n2"].neighbours
-        for one, other in ((n1, n2), (n2, n1)):
-            assert "went on alone" in (one.refusal(other.own_hello()) or "")
+        for here, there in ((n1, n2), (n2, n1)):
+            assert "went on alone" in (here.refusal(there.own_hello()) or "")
         # A third one that comes back follows the first one it meets, and nothing is mixed.
         await nodes.start("n3")
         await until(lambda: sum(nodes.backends["n3"].neighbours.is_up(name) for name in ("n1", "n2")) == 1)
@@ -224,7 +224,7 @@ async def test_partition_whose_disk_is_full_does_not_make_a_mark_each_second_tha
         await until(lambda: here.control.replica.votes_alone)
         looked: list[None] = []
         look = shrinks.look
-        shrinks.look = lambda: looked.append(look())  # type: ignore[method-assign, func-returns-value]
+        shrinks.look = lambda: looked.append(look())  # type: ignore[method-assign]
         await until(lambda: len(looked) == 3)
         assert not orders.votes_alone
         saved = formation.load(tmp_path / "n1")

@@ -27,7 +27,13 @@ def something_of_everything() -> Loaded:
         draws={(TOPIC, CURSOR): {0: [DrawRow(0, 1, "reader", "17", Offset(3), 1)]}},
         callbacks={
             (TOPIC, CURSOR): Callback(
-                topic=TOPIC, name=CURSOR, address="h:2", format="json", created_ms=TimestampMs(6), number=8, lost={0: 2}
+                topic=TOPIC,
+                name=CURSOR,
+                address="h:2",
+                format="numbered",
+                created_ms=TimestampMs(6),
+                number=8,
+                lost={0: 2},
             )
         },
         members=[Member("n2", Place.REMOVED, 6, 7, ("gone",), "n1", is_drained=True)],

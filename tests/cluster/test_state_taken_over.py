@@ -21,7 +21,7 @@ from holdfast.backends.cluster.snapshots import SnapshotGiver
 from holdfast.backends.cluster.state import Loaded, NodeRow, StateStore, applied_row, node_row
 from holdfast.backends.cluster.topics import Topics
 from holdfast.consensus.members import Members, MembersAt
-from holdfast.model.ids import LogIndex, Offset, Term, TopicName
+from holdfast.model.ids import CursorName, LogIndex, Offset, Term, TopicName
 from holdfast.model.topics import Topic, TopicConfig
 
 ORDERS, MEANWHILE = TopicName("orders"), TopicName("meanwhile")
@@ -67,7 +67,7 @@ async def test_state_that_is_taken_over_slowly_is_not_mixed_with_what_is_decided
             nonlocal moved
             while not is_over.is_set():
                 moved += 1
-                await first.state.cursors.set((ORDERS, f"c{moved}"), {0: Offset(0)}, only_forward=True)
+                await first.state.cursors.set((ORDERS, CursorName(f"c{moved}")), {0: Offset(0)}, only_forward=True)
                 await asyncio.sleep(0.01)
 
         monkeypatch.setattr(Topics, "open", slowly)
@@ -164,7 +164,7 @@ async def test_two_nodes_that_were_away_do_not_keep_the_state_from_each_other(
     # The log has dropped what stands behind that copy: it is of no use to who begins now.
     await store.write([applied_row(LogIndex(9), Term(1))])
     base = LogIndex(8)
-    assert await asyncio.gather(first, second, fetched(3)) == [7, 7, 9]
+    assert list(await asyncio.gather(first, second, fetched(3))) == [7, 7, 9]
     await until(lambda: not copies())
     giver.close()
     await store.close()

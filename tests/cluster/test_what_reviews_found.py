@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import shutil
 import sqlite3
 from collections import Counter
@@ -20,7 +22,7 @@ from holdfast.backends.cluster.hard_states import HardStates
 from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.messages import Message, VoteReply, VoteRequest
-from holdfast.model.errors import DiskFull, HoldfastError, TopicNotFound, Unavailable
+from holdfast.model.errors import HoldfastError, TopicNotFound
 from holdfast.model.ids import GroupId, LogIndex, Offset, PartitionId, Term, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.model.names import path_part
@@ -126,9 +128,9 @@ async def test_damage_in_a_topic_that_the_state_had_not_heard_of_is_mended_from_
     await nodes.stop()
 
 
-@pytest.mark.parametrize("refusal", [DiskFull("full"), Unavailable("out of memory")])
+@pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.ENOMEM])
 async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(
-    tmp_path: Path, refusal: HoldfastError
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     """Else a node that has voted in a term could vote once more after a crash."""
     states = HardStates(*VoteJournal.open(tmp_path / "votes.log"))
@@ -153,16 +155,15 @@ async def test_newer_vote_is_not_overwritten_by_one_that_waited_for_room(
     groups = Groups(me, transport=Transport(), hard_states=states, sync=parse_sync_policy("group"), on_failure=fail)
     log, _ = PartitionLog.open(tmp_path / "log")
     replica = groups.add(GroupId(1), "p", log, Members.of([me, "n2.b", "n3.c"]))
-    real = states.journal._append
 
-    def full(*record: object) -> None:
-        raise refusal
+    def full(*record: object) -> int:
+        raise OSError(refusal, os.strerror(refusal))
 
-    states.journal._append = full  # type: ignore[method-assign]
+    monkeypatch.setattr(os, "pwrite", full)
     groups.on_messages(ReplicaId("n2.b"), [(1, VoteRequest(Term(5), LogIndex(0), Term(0), False, False))])
     await asyncio.sleep(0)
     assert groups._unsaved
-    states.journal._append = real  # type: ignore[method-assign]
+    monkeypatch.undo()
     groups.on_messages(ReplicaId("n3.c"), [(1, VoteRequest(Term(6), LogIndex(0), Term(0), False, False))])
     await until(lambda: ("n3", VoteReply(Term(6), True, False)) in sent)
     groups._tick()

@@ -170,7 +170,7 @@ class Script:
         if leading is not None:
             tokens = range(self._reads + 1, self._reads + 1 + int(count))
             self._reads += int(count)
-            self._node(name).do(lambda raft: [leading.read(token) for token in tokens])
+            self._node(name).do(lambda raft: list(map(leading.read, tokens)))
 
     def do_transfer(self, name: str, to: str) -> None:
         leading = self._leading(name)

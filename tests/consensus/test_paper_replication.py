@@ -7,6 +7,7 @@ import pytest
 from holdfast.consensus.members import NOBODY
 from holdfast.consensus.messages import Append, AppendReply, HardState, Heartbeat, HeartbeatReply, Install
 from holdfast.consensus.progress import Mode
+from holdfast.consensus.roles import Role
 from holdfast.model.ids import LogIndex, Term
 from tests.consensus.alone import (
     FIVE,
@@ -22,6 +23,7 @@ from tests.consensus.alone import (
     history_of,
     lead,
     reply_of,
+    role_of,
     settle,
     tick,
 )
@@ -334,7 +336,7 @@ def test_leader_stops_leading_when_a_majority_is_silent_6_2() -> None:
     tick(raft, 10)
     assert raft.leading is not None
     tick(raft, 1)
-    assert (raft.leading, raft.term, raft.leader) == (None, 1, NOBODY)
+    assert (role_of(raft), raft.term, raft.leader) == (Role.FOLLOWER, 1, NOBODY)
 
 
 @pytest.mark.parametrize("match", [1, 2])

@@ -92,7 +92,7 @@ def test_a_backup_far_behind_holds_nobody_up_and_is_not_drowned() -> None:
     primary.confirm(IN_FLIGHT_MAX)
     primary.sent_to(primary.stored)
     primary.confirm(primary.stored)
-    assert primary.mode is Mode.TOGETHER
+    assert [primary.mode] == [Mode.TOGETHER]
 
 
 def test_confirmations_of_what_was_never_sent_are_refused() -> None:

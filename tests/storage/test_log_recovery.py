@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -209,7 +209,7 @@ def sealed_log(directory: Path) -> tuple[OpenLog, dict[int, bytes]]:
     return opened, expected
 
 
-SPOILED = {
+SPOILED: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: path.unlink(),
     "empty": lambda path: path.write_bytes(b""),
     "short": lambda path: path.write_bytes(path.read_bytes()[:-7]),

@@ -31,8 +31,8 @@ class Watched:
 
     def __init__(self) -> None:
         self.synced: list[tuple[PartitionLog, int]] = []
-        self.failures: list[OSError] = []
-        self.syncer = Syncer(
+        self.failures: list[Exception] = []
+        self.syncer: Syncer[PartitionLog] = Syncer(
             on_synced=lambda log: self.synced.append((log, log.synced_end)), on_failure=self.failures.append
         )
 
@@ -121,7 +121,7 @@ async def test_failed_sync_is_told_once_and_nothing_is_acknowledged_ever_again(
             seen.syncer.request(log)
             await seen.syncer.flush()
             await asyncio.sleep(0.005)
-        assert [error.errno for error in seen.failures] == [errno.EIO]
+        assert [getattr(error, "errno", None) for error in seen.failures] == [errno.EIO]
         assert seen.synced == [] and log.synced_end == 0
         assert len(calls) == 1, "a sync was tried again after one had failed"
     log.close()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from testkit.batches import ForeignRecord, foreign_batch, foreign_records, foreign_values
 from testkit.sizes import examples
 
+from holdfast.model.ids import Offset
 from holdfast.model.messages import NewMessage
 from holdfast.wire import batch_builder, record_batch
 
@@ -16,7 +19,7 @@ some_bytes = st.one_of(
     st.binary(max_size=40), st.integers(0, 40).map(lambda n: b"\xff" * n), st.integers(0, 40).map(lambda n: b"\x80" * n)
 )
 # The id's own header is kept apart: admission decides about messages that bring it themselves.
-some_text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12).filter(
+some_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12).filter(
     lambda name: name != record_batch.ID_HEADER
 )
 timestamps = st.integers(0, 2**43)
@@ -64,13 +67,14 @@ def test_values_are_byte_for_byte_what_a_kafka_client_would_send(values: list[by
 @pytest.mark.parametrize("lengths", ["equal", "empty", "alternating", "growing", "one differs"])
 def test_batch_of_any_length_is_read_alike_by_both(count: int, lengths: str) -> None:
     """Offset deltas get one byte longer at 64 and 8192: where tables and runs of records must agree."""
-    length_of = {
+    lengths_of: dict[str, Callable[[int], int]] = {
         "equal": lambda i: 10,
         "empty": lambda i: 0,
         "alternating": lambda i: 60 + i % 10,
         "growing": lambda i: i % 300,
         "one differs": lambda i: 9 if i == count - 1 else 10,
-    }[lengths]
+    }
+    length_of = lengths_of[lengths]
     values = [(b"%d|" % i * (length_of(i) // 2 + 1))[: length_of(i)] for i in range(count)]
     ours = bytes(batch_builder.build_values(values, 77))
     assert foreign_values(ours) == values
@@ -152,7 +156,7 @@ def test_placing_a_batch_changes_its_offsets_and_nothing_else(
 ) -> None:
     theirs = foreign_batch(records)
     placed = bytearray(theirs)
-    record_batch.place(placed, base_offset, epoch)
+    record_batch.place(placed, Offset(base_offset), epoch)
     assert bytes(placed[8:12]) == theirs[8:12] and bytes(placed[16:]) == theirs[16:]
     expected = [record._replace(offset=base_offset + i) for i, record in enumerate(records)]
     assert foreign_records(bytes(placed)) == expected

@@ -26,7 +26,7 @@ stretches = st.lists(
 
 
 def messages_of(drawn: list[tuple[int, int, str]]) -> list[NewMessage]:
-    messages = []
+    messages: list[NewMessage] = []
     for count, length, kind in drawn:
         for i in range(count):
             value = (b"%d-" % i * length)[:length]

@@ -14,7 +14,7 @@ from holdfast.wire import text
 from holdfast.wire.text import ACK, DIALECTS, STANDARD, Command, Invalid, Publishes, PublishIds, Replication
 
 # One event for each line that asks for something, in order: what a client must get an answer to.
-Event = tuple[str, ...] | tuple[str, bytes] | tuple[str, bytes, bytes] | tuple[str, bytes, bytes, bytes]
+Event = tuple[str | bytes, ...]
 
 FIELDS_OF = {
     b"SUBSCRIBE": (1, 2),
