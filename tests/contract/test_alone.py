@@ -19,6 +19,7 @@ from testkit.inprocess import OneNode
 from testkit.logs import flip, frame_positions, path_of
 from testkit.mounts import fill, small_disk
 from testkit.sizes import dice, scaled
+from testkit.wait import until
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.commands import DeleteTopic
@@ -360,6 +361,50 @@ async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store:
     await asyncio.sleep(0)
     assert await backend.expire() > 0
     await asyncio.wait_for(checking, 10)
+
+
+# --- ways of syncing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", ["interval:60000", "none"])
+async def test_weaker_sync_acknowledges_at_once_and_a_kill_costs_nothing(tmp_path: Path, sync: str) -> None:
+    store = alone(tmp_path / "data", sync=sync)
+    await store.open()
+    await fill_topics(store)
+    appended = store.append(T, values_batch(b"message 20"))
+    assert appended.done() and await appended == 20
+    assert await store.read(T, 20) == [b"message 20"]
+    await store.kill()
+    await store.open()
+    assert await store.read_all(T) == {i: b"message %d" % i for i in range(21)}
+    assert store.cursor("t", "reader") == {0: 7}
+    assert await store.publish(T, b"goes on") == 21
+    await store.stop()
+
+
+@pytest.mark.parametrize(("sync", "is_synced"), [("interval:20", True), ("none", False)])
+async def test_messages_are_synced_at_intervals_or_left_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, is_synced: bool
+) -> None:
+    store = alone(tmp_path / "data", sync=sync)
+    await store.open()
+    await store.create("t")
+    synced: list[str] = []
+    real = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        synced.append(path_of(fd).suffix)
+        real(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    for number in range(2):
+        await store.publish(T, b"%d" % number)
+        if is_synced:
+            await until(lambda number=number: synced.count(".log") > number, "the log is synced")  # type: ignore[misc]
+    if not is_synced:
+        await asyncio.sleep(0.1)
+        assert ".log" not in synced
+    await store.stop()
 
 
 # --- retention ----------------------------------------------------------------------------------------

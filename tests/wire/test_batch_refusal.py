@@ -113,10 +113,16 @@ LIES: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_batch_that_lies_about_itself_is_refused(lie: str) -> None:
-    with pytest.raises(BadBatch):
-        record_batch.checked(LIES[lie])
+def is_refused(batch: bytes) -> bool:
+    try:
+        record_batch.checked(batch)
+    except BadBatch:
+        return True
+    return False
+
+
+def test_batch_that_lies_about_itself_is_refused() -> None:
+    assert [lie for lie, batch in LIES.items() if not is_refused(batch)] == []
 
 
 def test_batch_beyond_the_limit_is_refused_before_it_is_read() -> None:

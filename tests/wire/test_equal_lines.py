@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.wire import batch_builder, record_batch, text
-from holdfast.wire.equal_lines import EqualLines, equal_lines
+from holdfast.wire.equal_lines import equal_lines
 
 PREFIX = b"PUBLISH|orders|"
-ANY_BUT_BREAKS = st.integers(0, 255).filter(lambda byte: byte not in b"\r\n")
 
 
 def chunk_of(values: list[bytes]) -> bytes:
@@ -18,8 +17,12 @@ def chunk_of(values: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("count", [32, 63, 64, 65, 128, 2_270, 8_191, 8_192])
-@pytest.mark.parametrize("length", [0, 1, 54, 55, 57, 58, 63, 64, 100, 300])
-def test_equal_lines_become_the_batch_that_single_values_become(count: int, length: int) -> None:
+def test_equal_lines_become_the_batch_that_single_values_become(count: int) -> None:
+    for length in (0, 1, 54, 55, 57, 58, 63, 64, 100, 300):
+        check_equal_lines(count, length)
+
+
+def check_equal_lines(count: int, length: int) -> None:
     values = [(b"%d|" % number * (length + 1))[:length] for number in range(count)]
     lines = equal_lines(chunk_of(values), PREFIX)
     expected = batch_builder.build_values(values, 1_700_000_000_000)
@@ -38,10 +41,12 @@ def test_usual_lengths_take_the_short_way() -> None:
     assert sum(taken) > 380, "only where a length's varint looks like a line break the long way is needed"
 
 
-@given(
-    st.lists(st.lists(ANY_BUT_BREAKS, min_size=7, max_size=7).map(bytes), min_size=32, max_size=140),
-    st.data(),
-)
+def lines_of_seven(data: bytes) -> list[bytes]:
+    data = data.translate(bytes.maketrans(b"\r\n", b"xy"))
+    return [data[start : start + 7] for start in range(0, len(data) - 6, 7)]
+
+
+@given(st.binary(min_size=7 * 32, max_size=7 * 140).map(lines_of_seven), st.data())
 def test_any_other_line_among_them_is_not_taken_for_one_of_them(values: list[bytes], data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(values) - 1))
     line_bytes = len(PREFIX) + 8
@@ -56,7 +61,6 @@ def test_any_other_line_among_them_is_not_taken_for_one_of_them(values: list[byt
     slow: list[bytes] = []
     for item in items:
         if isinstance(item, text.Publishes):
-            assert not any(isinstance(found, EqualLines) and b"orders" not in item.order for found in [item])
             slow += [value for topic in item.values_by_topic for value in item.values_by_topic[topic]]
     expected = [
         line.split(b"|", 2)[2]

@@ -256,15 +256,15 @@ ALL_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ALL_ERRORS, ids=lambda kind: kind.__name__)
-def test_error_comes_out_as_what_it_was_raised_as(kind: type[HoldfastError]) -> None:
+def test_errors_come_out_as_what_they_were_raised_as() -> None:
     # A mark is for the broker that met the trouble, and not told to others.
     values: dict[str, Any] = {"message": "why", "next_offset": 17, "allowed": "GET", "mark": None}
-    error = kind(**{name: values[name] for name in inspect.signature(kind).parameters})
-    heard = decode_error(encode_error(error))
-    assert isinstance(heard, kind)
-    assert heard.code == error.code
-    assert vars(heard) == vars(error)
+    for kind in ALL_ERRORS:
+        error = kind(**{name: values[name] for name in inspect.signature(kind).parameters})
+        heard = decode_error(encode_error(error))
+        assert isinstance(heard, kind)
+        assert heard.code == error.code
+        assert vars(heard) == vars(error)
 
 
 def test_error_of_a_later_version_keeps_its_code() -> None:

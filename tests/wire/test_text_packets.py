@@ -137,19 +137,19 @@ def test_where_a_network_cuts_the_stream_does_not_matter(stream: bytes, data: st
     assert found == reference(stream)
 
 
-@pytest.mark.parametrize("count", [32, 64, 65, 66, 130, 8_193])
 @pytest.mark.parametrize(
     "stranger", [b"PUBLISH|u|1234567", b"publish|t|1234567", b"SUBSCRIBE|t|abcde", b"PING|||||||||||||", b"\n" * 17]
 )
-def test_line_that_only_looks_like_its_neighbours_asks_for_its_own(count: int, stranger: bytes) -> None:
+def test_line_that_only_looks_like_its_neighbours_asks_for_its_own(stranger: bytes) -> None:
     """Lines of equal length are taken in one go; one of them may go elsewhere, and must not be swallowed."""
     line = b"PUBLISH|t|1234567"
     assert len(stranger) == len(line)
-    for place in {0, 1, 31, 62, 63, 64, 65, count // 2, count - 2, count - 1, 8_191, 8_192} & set(range(count)):
-        lines = [line] * count
-        lines[place] = stranger
-        chunk = b"".join(each + b"\n" for each in lines)
-        assert events_of(chunk) == reference(chunk), f"line {place}"
+    for count in (32, 64, 65, 66, 130, 8_193):
+        for place in {0, 1, 31, 62, 63, 64, 65, count // 2, count - 2, count - 1, 8_191, 8_192} & set(range(count)):
+            lines = [line] * count
+            lines[place] = stranger
+            chunk = b"".join(each + b"\n" for each in lines)
+            assert events_of(chunk) == reference(chunk), f"line {place} of {count}"
 
 
 def test_flood_is_one_item_and_mixed_topics_keep_their_order() -> None:
