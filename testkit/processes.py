@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import http.client
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+from holdfast.testing.ports import free_port
 from testkit.batches import ForeignRecord, foreign_records
+from testkit.http_client import Client
 from testkit.text_client import TextClient
 from testkit.wait import PATIENCE_S, wait_until
 
@@ -23,7 +25,10 @@ BATCHES = "application/vnd.holdfast.batches"
 
 
 class BrokerProcess:
-    """One broker over one data directory. Use it as a context: it is gone when the block is."""
+    """One broker over one data directory. Used as a context it is killed when the block ends.
+
+    Each start takes free ports, unless ports are given: those stay the same over restarts.
+    """
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class BrokerProcess:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> Self:
+        assert not self.is_running, "it runs already"
         self._runs += 1
         ready = self._files / f"ready-{self._runs}.json"
         command = [*self.wrapper, sys.executable, "-W", "error", "-m", "holdfast.cli", "serve"]
@@ -90,9 +96,23 @@ class BrokerProcess:
         assert self._process is None, "stop it first"
         return self.start()
 
+    def pause(self) -> None:
+        """As a machine that hangs: connections stay open and nothing is answered. Returns when it has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)
+        if not self.wrapper:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and says that it serves; a node of a cluster serves when it knows a leader."""
+        return self.is_running and self.http.get("/ready").status == 200
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -147,20 +167,30 @@ class BrokerProcess:
         """A text client that has been greeted."""
         return TextClient(self.text_address, **options)
 
+    @property
+    def server(self) -> str:
+        """What `--server` of a command takes."""
+        return f"{self.http_address[0]}:{self.http_address[1]}"
+
+    @property
+    def text_server(self) -> str:
+        """The same for the text port."""
+        return f"{self.text_address[0]}:{self.text_address[1]}"
+
+    @property
+    def url(self) -> str:
+        """What `holdfast.connect` takes."""
+        return f"holdfast://{self.server}"
+
+    @property
+    def http(self) -> Client:
+        return Client(self.http_address[1])
+
     def call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*self.http_address, timeout=30)
-        sent = dict(headers or {})
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-            sent.setdefault("Content-Type", "application/json")
-        try:
-            connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        answer = self.http.call(method, path, body, headers)
+        return answer.status, answer.body
 
     def json(self, method: str, path: str, body: object = None) -> Any:
         status, answer = self.call(method, path, body)
@@ -225,3 +255,44 @@ def traced(data: Path, inject: str, *flags: str) -> Iterator[BrokerProcess]:
     wrapper = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fdatasync,fsync,syncfs", "-e", f"inject={inject}"]
     with BrokerProcess(data, *flags, wrapper=wrapper) as broker:
         yield broker
+
+
+def cluster_nodes(
+    root: Path, names: Sequence[str], *flags: str, environment: Mapping[str, str] | None = None
+) -> dict[str, BrokerProcess]:
+    """The brokers of one cluster by name, not yet started, on ports that stay the same."""
+    ports = {name: free_port() for name in names}
+    peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in ports.items())
+    return {
+        name: BrokerProcess(
+            root / name,
+            *("--node", name, "--peer", f"127.0.0.1:{port}", "--peers", peers, *flags),
+            environment=environment,
+            http_port=free_port(),
+        )
+        for name, port in ports.items()
+    }
+
+
+def start_together(brokers: Iterable[BrokerProcess]) -> None:
+    """Start those that are not running, and wait until all serve.
+
+    They start side by side, because a new cluster begins when all of its nodes are there.
+    """
+    brokers = list(brokers)
+    with ThreadPoolExecutor(len(brokers)) as threads:
+        list(threads.map(BrokerProcess.start, [broker for broker in brokers if not broker.is_running]))
+    wait_until(lambda: all(broker.is_ready for broker in brokers), "all brokers are ready")
+
+
+@contextlib.contextmanager
+def cluster(
+    root: Path, names: Sequence[str], *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, BrokerProcess]]:
+    """A cluster that runs in the block; its nodes by name."""
+    with contextlib.ExitStack() as stack:
+        nodes = cluster_nodes(root, names, *flags, environment=environment)
+        for node in nodes.values():
+            stack.push(node)
+        start_together(nodes.values())
+        yield nodes

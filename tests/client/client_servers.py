@@ -1,29 +1,17 @@
-"""Servers for the client's tests: one that says what a test tells it to, and the real broker."""
+"""A scripted server for the client's tests: it answers what a test tells it to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import h11
 import msgspec
 
 from holdfast.model.ids import Offset
-from holdfast.testing.ports import free_port
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.record_batch import decode_values, header, place
-
-HOLDFAST = str(Path(sys.executable).parent / "holdfast")
-# A broker that takes longer to start or stop than this is broken.
-PROCESS_DEADLINE_S = 30.0
 
 
 class Call:
@@ -208,75 +196,3 @@ def batch_at(offset: int, *values: bytes) -> bytes:
     batch = build_values(list(values), 1)
     place(batch, Offset(offset), 0)
     return bytes(batch)
-
-
-class BrokerProcess:
-    """The real broker as a process of its own, on ports that stay the same over restarts."""
-
-    def __init__(self, directory: Path, *options: str) -> None:
-        self.data = directory / "data"
-        self.http_port = free_port()
-        self._ready_file = directory / "ready.json"
-        self._log = directory / "broker.log"
-        self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
-        self.text_address = ""
-
-    @property
-    def url(self) -> str:
-        return f"holdfast://127.0.0.1:{self.http_port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        self._ready_file.unlink(missing_ok=True)
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    HOLDFAST,
-                    "serve",
-                    *("--data", str(self.data)),
-                    *("--http", f"127.0.0.1:{self.http_port}"),
-                    *("--text", "127.0.0.1:0"),
-                    *("--ready-file", str(self._ready_file)),
-                    *self._options,
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + PROCESS_DEADLINE_S
-        while not self._ready():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the broker did not start:\n{self._log.read_text()[-4000:]}")
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """As by a power cut of the process: no goodbye."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        self._end(signal.SIGTERM)
-
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-        self._process.wait(PROCESS_DEADLINE_S)
-        self._process = None
-
-    def _ready(self) -> bool:
-        try:
-            self.text_address = json.loads(self._ready_file.read_text())["text"]
-        except (FileNotFoundError, json.JSONDecodeError):
-            return False
-        return True

@@ -5,7 +5,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
+
+from holdfast.testing.ports import free_port
 
 _numbers = count()
 
@@ -13,25 +15,18 @@ _numbers = count()
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A running broker for tests that leave it as it is; each has a topic of its own."""
-    yield from _running(tmp_path_factory.mktemp("broker"))
+    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
+        yield running
 
 
 @pytest.fixture
 def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
     """A running broker that a test may kill and start again."""
-    yield from _running(tmp_path)
+    with BrokerProcess(tmp_path / "data", http_port=free_port()) as running:
+        yield running
 
 
 @pytest.fixture
 def topic() -> str:
     """A topic that no other test uses."""
     return f"topic-{next(_numbers)}"
-
-
-def _running(directory: Path) -> Iterator[BrokerProcess]:
-    process = BrokerProcess(directory)
-    try:
-        process.start()
-        yield process
-    finally:
-        process.kill()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_servers import Answer, Call, Script, ScriptedServer, batches_of, error, is_publish
 
 from holdfast.client import OutcomeUnknown, PublishManyLost, connect
 from holdfast.wire.record_batch import decode
+from tests.client.client_servers import Answer, Call, Script, ScriptedServer, batches_of, error, is_publish
 
 
 async def test_message_without_an_id_is_sent_again_when_no_leader_took_it() -> None:

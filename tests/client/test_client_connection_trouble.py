@@ -7,17 +7,6 @@ import logging
 import time
 
 import pytest
-from client_servers import (
-    INFO,
-    Answer,
-    Call,
-    HangUp,
-    Script,
-    ScriptedServer,
-    described,
-    error,
-    serving,
-)
 
 from holdfast.client import (
     Client,
@@ -28,6 +17,17 @@ from holdfast.client import (
     connect,
 )
 from holdfast.testing.ports import free_port
+from tests.client.client_servers import (
+    INFO,
+    Answer,
+    Call,
+    HangUp,
+    Script,
+    ScriptedServer,
+    described,
+    error,
+    serving,
+)
 
 
 async def test_a_silent_broker_ends_in_an_error_that_says_what_was_tried() -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
 
 import holdfast.client
 
@@ -21,7 +21,7 @@ def test_example_in_the_documentation_runs(example: str, shared_broker: BrokerPr
     assert "holdfast://127.0.0.1:8090" in example or "localhost:8080" in example
     script = example.replace("holdfast://127.0.0.1:8090", shared_broker.url)
     # Two names of one broker: messages that come over both are shown once, as with a pair.
-    host, _, port = shared_broker.text_address.rpartition(":")
+    host, port = shared_broker.text_address
     script = script.replace("localhost:8080", f"{host}:{port}").replace("localhost:8081", f"localhost:{port}")
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60, check=False

@@ -25,7 +25,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 async def test_largest_message_goes_in_and_comes_out_at_every_end(broker: BrokerProcess) -> None:
     http = HttpClient(broker.http_address[1])
-    async with connect(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client, Receiver("127.0.0.1:0") as receiver:
+    async with connect(broker.url) as client, Receiver("127.0.0.1:0") as receiver:
         await client.create_topic("t")
         await client.subscribe_callback("t", receiver.address)
         with socket.create_connection(broker.text_address, timeout=60) as talk:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from pathlib import Path
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
+from testkit.wait import until
 
 from holdfast.client import Client, Message, Subscription, connect
+from holdfast.testing.ports import free_port
 
 SEGMENT_BYTES = 100_000
 
@@ -24,21 +24,22 @@ async def take(messages: Subscription, count: int) -> list[Message]:
 
 
 async def start_offset_above(broker: Client, topic: str, offset: int) -> int:
-    deadline = time.monotonic() + 30
-    while True:
-        start = (await broker.describe(topic)).partitions[0].start_offset
-        if start > offset:
-            return start
-        assert time.monotonic() < deadline, "retention removes nothing"
-        await asyncio.sleep(0.05)
+    async def start() -> int:
+        return (await broker.describe(topic)).partitions[0].start_offset
+
+    async def has_moved() -> bool:
+        return await start() > offset
+
+    await until(has_moved, "retention removes something")
+    return await start()
 
 
 async def test_reader_that_retention_overtook_is_told_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = BrokerProcess(tmp_path, "--segment-bytes", str(SEGMENT_BYTES), "--retention-check-ms", "100")
-    try:
-        process.start()
+    with BrokerProcess(
+        tmp_path / "data", "--segment-bytes", str(SEGMENT_BYTES), "--retention-check-ms", "100"
+    ) as process:
         async with connect(process.url) as broker:
             await broker.create_topic("orders", retention_bytes=3 * SEGMENT_BYTES)
             await broker.seek("orders", "billing", "earliest")
@@ -52,17 +53,13 @@ async def test_reader_that_retention_overtook_is_told_and_goes_on(
                 for message in found:
                     message.ack_soon()
             assert (await broker.cursor("orders", "billing")).lag == 0, "what is gone does not hold the cursor back"
-    finally:
-        process.kill()
     assert f"orders/0: {start} messages, from offset 0 on, expired before they were read" in caplog.text
 
 
 async def test_reader_goes_on_behind_damaged_messages_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    process = BrokerProcess(tmp_path, "--segment-bytes", str(SEGMENT_BYTES))
-    try:
-        process.start()
+    with BrokerProcess(tmp_path / "data", "--segment-bytes", str(SEGMENT_BYTES), http_port=free_port()) as process:
         async with connect(process.url) as broker:
             for number in range(100):
                 await broker.publish_many("orders", [b"%06d" % (10 * number + each) * 100 for each in range(10)])
@@ -82,6 +79,4 @@ async def test_reader_goes_on_behind_damaged_messages_and_is_told(
             assert missing == list(range(missing[0], missing[0] + 10)), "one batch is gone, and only that"
             assert all(message.value == b"%06d" % message.offset * 100 for message in found)
             assert (await broker.cursor("orders", "billing")).lag == 0
-    finally:
-        process.kill()
     assert f"orders/0: 10 messages, from offset {missing[0]} on, are damaged on the broker's disk" in caplog.text

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from zlib import crc32
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
 
 from holdfast.client import (
     CallerError,
@@ -192,6 +192,6 @@ async def test_a_topic_that_was_made_again_with_other_partitions_is_noticed(
 
 
 async def test_the_text_port_is_recognised(shared_broker: BrokerProcess) -> None:
-    with pytest.raises(WrongPort, match=f"{shared_broker.text_address} is the broker's text port"):
-        async with connect(shared_broker.text_address, timeout_s=5):
+    with pytest.raises(WrongPort, match=f"{shared_broker.text_server} is the broker's text port"):
+        async with connect(shared_broker.text_server, timeout_s=5):
             pass

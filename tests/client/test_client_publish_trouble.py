@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import pytest
-from client_servers import Answer, Call, HangUp, Script, ScriptedServer, batches_of, error, is_publish
 from testkit.wait import until
 
 from holdfast.client import (
@@ -24,6 +23,7 @@ from holdfast.client.encoding import IdMaker
 from holdfast.client.lane import Lane, Waiting
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.wire.record_batch import decode, decode_values
+from tests.client.client_servers import Answer, Call, HangUp, Script, ScriptedServer, batches_of, error, is_publish
 
 
 async def test_message_is_not_lost_when_the_connection_breaks_behind_it() -> None:

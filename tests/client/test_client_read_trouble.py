@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from client_servers import (
-    Answer,
-    Call,
-    LogScript,
-    ScriptedServer,
-    batch_at,
-    error,
-)
 
 from holdfast.client import (
     ConnectionLost,
@@ -18,6 +10,14 @@ from holdfast.client import (
     RemoteError,
     Subscription,
     connect,
+)
+from tests.client.client_servers import (
+    Answer,
+    Call,
+    LogScript,
+    ScriptedServer,
+    batch_at,
+    error,
 )
 
 

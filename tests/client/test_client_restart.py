@@ -8,7 +8,7 @@ import random
 from collections import Counter
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
 from testkit.wait import until
 
 from holdfast.client import (
@@ -23,14 +23,10 @@ from holdfast.client import (
 )
 
 
-async def in_thread(work) -> None:  # type: ignore[no-untyped-def]
-    await asyncio.get_running_loop().run_in_executor(None, work)
-
-
 async def kill_and_restart(process: BrokerProcess, away_s: float = 0.2) -> None:
-    await in_thread(process.kill)
+    await asyncio.to_thread(process.kill)
     await asyncio.sleep(away_s)
-    await in_thread(process.start)
+    await asyncio.to_thread(process.start)
 
 
 async def values_by_place(broker: Client, topic: str, partitions: int = 1) -> dict[tuple[int, int], bytes]:
@@ -182,11 +178,11 @@ async def test_acknowledgement_waits_for_a_broker_that_is_away(broker_process: B
         async with broker.subscribe("orders", "billing", start="earliest") as messages:
             message = await messages.get(timeout_s=10)
             assert message is not None
-            await in_thread(broker_process.kill)
+            await asyncio.to_thread(broker_process.kill)
             acknowledging = asyncio.create_task(message.ack())
             await asyncio.sleep(0.3)
             assert not acknowledging.done()
-            await in_thread(broker_process.start)
+            await asyncio.to_thread(broker_process.start)
             assert await asyncio.wait_for(acknowledging, 10)
         assert (await broker.cursor("orders", "billing")).lag == 0
 
@@ -199,7 +195,7 @@ async def test_a_broker_that_stays_away_ends_every_call_in_time(
         async with broker.subscribe("orders", "billing", start="earliest") as messages:
             message = await messages.get(timeout_s=10)
             assert message is not None
-            await in_thread(broker_process.kill)
+            await asyncio.to_thread(broker_process.kill)
             calls = [
                 broker.publish("orders", b"w"),
                 broker.publish_many("orders", [b"w"]),
@@ -212,7 +208,7 @@ async def test_a_broker_that_stays_away_ends_every_call_in_time(
             for result in results:
                 assert "within 1 s" in str(result)
                 assert "Connection refused" in str(result)
-            await in_thread(broker_process.start)
+            await asyncio.to_thread(broker_process.start)
             assert (await broker.publish("orders", b"after")).offset >= 1
             assert await message.ack()
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -230,7 +226,7 @@ async def test_a_frozen_broker_does_not_double_a_message(broker_process: BrokerP
             broker_process.pause()
             publishing = asyncio.gather(*(broker.publish("orders", b"%d" % number) for number in range(10)))
             await asyncio.sleep(1.6)
-            broker_process.go_on()
+            broker_process.resume()
             results = await asyncio.wait_for(publishing, 20)
         stored = await values_by_place(broker, "orders")
     assert sorted(stored.values()) == sorted([b"first", *(b"%d" % number for number in range(10))])
@@ -254,8 +250,8 @@ async def test_a_graceful_stop_is_ridden_out_too(broker_process: BrokerProcess) 
         found: list[Message] = []
         while len(found) < 100:
             found += await messages.take(timeout_s=10)
-        await in_thread(broker_process.stop)
-        await in_thread(broker_process.start)
+        await asyncio.to_thread(broker_process.terminate)
+        await asyncio.to_thread(broker_process.start)
         await asyncio.wait_for(publishing, 30)
         while len(found) < 600:
             some = await messages.take(timeout_s=10)

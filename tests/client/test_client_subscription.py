@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from client_servers import BrokerProcess
+from testkit.processes import BrokerProcess
 from testkit.wait import until
 
 from holdfast.client import (
@@ -270,9 +270,7 @@ async def test_closing_the_client_ends_the_loops_of_its_subscriptions(shared_bro
 
 
 async def test_subscriber_of_a_processed_topic_gets_what_the_processor_made(tmp_path: Path) -> None:
-    process = BrokerProcess(tmp_path, "--compute-ms", "0:1")
-    try:
-        process.start()
+    with BrokerProcess(tmp_path / "data", "--compute-ms", "0:1") as process:
         async with connect(process.url) as broker, broker.subscribe("orders", "billing") as messages:
             for number in range(30):
                 await broker.publish("orders", str(number))
@@ -284,19 +282,13 @@ async def test_subscriber_of_a_processed_topic_gets_what_the_processor_made(tmp_
             assert source == "orders.processed"
             assert (await broker.cursor("orders", "billing")).lag == 0
             assert (await broker.cursor(source, "billing")).lag == 0
-    finally:
-        process.kill()
 
 
 async def test_subscribing_makes_no_topic_where_use_may_not_make_any(tmp_path: Path) -> None:
-    process = BrokerProcess(tmp_path, "--no-auto-create")
-    process.start()
-    try:
+    with BrokerProcess(tmp_path / "data", "--no-auto-create") as process:
         async with connect(process.url) as broker:
             with pytest.raises(RemoteError) as refused:
                 async with broker.subscribe("nowhere"):
                     pass
             assert refused.value.code == "topic_not_found"
             assert await broker.topics() == []
-    finally:
-        process.stop()

@@ -30,7 +30,7 @@ def holdfast(*words: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_topic_is_published_to_and_read_whatever_it_is_called(broker: BrokerProcess, name: str) -> None:
-    async with connect(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client:
+    async with connect(broker.url) as client:
         created = await client.create_topic(name, partitions=2)
         assert created.topic == name
         await client.publish(name, b"1", key="k", id="a")
@@ -60,7 +60,7 @@ async def test_topic_is_published_to_and_read_whatever_it_is_called(broker: Brok
 
 
 def test_commands_show_a_topic_as_it_is_called(broker: BrokerProcess) -> None:
-    server, name = f"127.0.0.1:{broker.http_address[1]}", "[bold]grün/☃[/bold]"
+    server, name = broker.server, "[bold]grün/☃[/bold]"
     holdfast("publish", name, "x", "--server", server)
     assert name in holdfast("topics", "list", "--server", server)
     assert name in holdfast("topics", "describe", name, "--server", server)
@@ -71,17 +71,17 @@ def test_commands_show_a_topic_as_it_is_called(broker: BrokerProcess) -> None:
 def test_doctor_and_backups_know_topics_of_unusual_names(tmp_path: Path) -> None:
     data, copy, restored = tmp_path / "data", tmp_path / "copy", tmp_path / "restored"
     with BrokerProcess(data) as broker:
-        with connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client:
+        with connect_blocking(broker.url) as client:
             for name in NAMES:
                 client.publish(name, name)
-        holdfast("backup", "create", str(copy), "--server", f"127.0.0.1:{broker.http_address[1]}")
+        holdfast("backup", "create", str(copy), "--server", broker.server)
     assert "All is well." in holdfast("doctor", str(data))
     holdfast("backup", "verify", str(copy))
     holdfast("backup", "restore", str(copy), "--data", str(restored))
     assert "All is well." in holdfast("doctor", str(restored))
     with (
         BrokerProcess(restored) as broker,
-        connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client,
+        connect_blocking(broker.url) as client,
     ):
         assert {name: [each.value.decode() for each in client.read(name, 0, 0)] for name in NAMES} == {
             name: [name] for name in NAMES
@@ -91,7 +91,7 @@ def test_doctor_and_backups_know_topics_of_unusual_names(tmp_path: Path) -> None
 def test_topics_of_unusual_names_are_found_again_when_the_state_is_lost(tmp_path: Path) -> None:
     with (
         BrokerProcess(tmp_path / "data") as broker,
-        connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client,
+        connect_blocking(broker.url) as client,
     ):
         for name in NAMES:
             client.publish(name, name)
@@ -99,7 +99,7 @@ def test_topics_of_unusual_names_are_found_again_when_the_state_is_lost(tmp_path
         file.unlink()
     with (
         BrokerProcess(tmp_path / "data") as broker,
-        connect_blocking(f"holdfast://127.0.0.1:{broker.http_address[1]}") as client,
+        connect_blocking(broker.url) as client,
     ):
         assert {each.topic for each in client.topics()} == set(NAMES)
         assert [client.read(name, 0, 0)[0].value.decode() for name in NAMES] == NAMES

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 import pytest
-from pair_brokers import FakeBroker, fake_pair
 from testkit.wait import until
 
 from holdfast.client import (
@@ -20,6 +19,7 @@ from holdfast.client import (
 )
 from holdfast.client.failover import UNACKNOWLEDGED_MAX
 from holdfast.testing.ports import free_port
+from tests.client.pair_brokers import FakeBroker, fake_pair
 
 
 def publisher_for(*brokers: FakeBroker, **options: object) -> PairPublisher:

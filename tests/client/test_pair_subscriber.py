@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pair_brokers import FakeBroker, fake_pair
 from testkit.wait import until
 
 from holdfast.client import (
@@ -19,6 +18,7 @@ from holdfast.client import (
     WrongPort,
 )
 from holdfast.testing.ports import free_port
+from tests.client.pair_brokers import FakeBroker, fake_pair
 
 DEADLINE_S = 20.0
 

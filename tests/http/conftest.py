@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_server import Server, serving
+
+from tests.http.http_server import Server, serving
 
 
 @pytest.fixture

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from http_server import Client
-from testkit.processes import BrokerProcess
+from testkit.processes import BrokerProcess, cluster, start_together
 from testkit.wait import wait_until
 
-from holdfast.testing.ports import free_port
+from tests.http.http_server import Client
 
 NODES = ("n1", "n2", "n3")
 
@@ -23,10 +21,6 @@ class ClusterNode(Client):
         super().__init__(process.http_port)
         self.name = name
         self.process = process
-
-    @property
-    def is_ready(self) -> bool:
-        return self.process.is_running and self.get("/ready").status == 200
 
     def metrics(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         """By name and labels, the values."""
@@ -46,11 +40,8 @@ class Cluster:
         self.nodes = list(nodes.values())
 
     def start(self) -> None:
-        """Start those that are not running; a new cluster begins when all are there, so none waits for another."""
-        away = [node for node in self.nodes if not node.process.is_running]
-        with ThreadPoolExecutor(len(self.nodes)) as threads:
-            list(threads.map(lambda node: node.process.start(), away))
-        wait_until(lambda: all(node.is_ready for node in self.nodes), "all nodes are ready")
+        """Start those that are not running, and wait until all are ready."""
+        start_together(node.process for node in self.nodes)
 
     def leader(self, topic: str | None = None, partition: int = 0) -> str | None:
         """Of a partition, or of the control group; `None` unless all nodes that run agree."""
@@ -74,15 +65,5 @@ class Cluster:
 @contextmanager
 def three_nodes(path: Path) -> Iterator[Cluster]:
     """A cluster in `path`, for as long as the block lasts; every node is ready."""
-    ports = {name: free_port() for name in NODES}
-    peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in ports.items())
-    with ExitStack() as stack:
-        nodes = {}
-        for name, port in ports.items():
-            flags = ("--node", name, "--peer", f"127.0.0.1:{port}", "--peers", peers)
-            process = BrokerProcess(path / name, *flags, http_port=free_port())
-            stack.push(process)
-            nodes[name] = ClusterNode(name, process)
-        cluster = Cluster(nodes)
-        cluster.start()
-        yield cluster
+    with cluster(path, NODES) as processes:
+        yield Cluster({name: ClusterNode(name, process) for name, process in processes.items()})

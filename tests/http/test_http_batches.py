@@ -6,9 +6,10 @@ import time
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
-from http_server import BATCHES, Server
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.http.http_server import BATCHES, Server
 
 PATH = "/v1/topics/orders/partitions/0/batches"
 READ = "/v1/topics/orders/partitions/0/messages"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import JSON, Answer, Server, answer_of, serving
 
 from holdfast.frontends.http import connection as connection_module
 from holdfast.frontends.http.connection import Bounds
+from tests.http.http_server import JSON, Answer, Server, answer_of, serving
 
 PUBLISH = "/v1/topics/orders/messages"
 HEAD = b"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_cluster import NODES, Cluster, ClusterNode, three_nodes
-from http_server import BATCHES, Answer
 from testkit.batches import foreign_values
 from testkit.wait import wait_until
+
+from tests.http.http_cluster import NODES, Cluster, ClusterNode, three_nodes
+from tests.http.http_server import BATCHES, Answer
 
 TOPIC = "orders"
 PARTITIONS = 3

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import Answer, Server, serving
 
 from holdfast.frontends.http.services import Woken
 from holdfast.model.messages import NewMessage
+from tests.http.http_server import Answer, Server, serving
 
 PATH = "/v1/topics/orders/cursors/billing"
 

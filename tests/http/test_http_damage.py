@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_server import BATCHES, Server, serving
-from test_http_tail import tailing
+from tests.http.test_http_tail import tailing
+
+from tests.http.http_server import BATCHES, Server, serving
 
 READ = "/v1/topics/orders/partitions/0/messages"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import JSON, Answer, Server, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.errors import DamagedData, DiskFull, ShuttingDown, StorageFailed
+from tests.http.http_server import JSON, Answer, Server, serving
 
 PUBLISH = "/v1/topics/orders/messages"
 
@@ -173,7 +173,7 @@ def test_bad_http_has_the_shape_of_every_error(server: Server) -> None:
 def raw_call(server: Server, sent: bytes) -> Answer:
     from http.client import HTTPResponse
 
-    from http_server import answer_of
+    from tests.http.http_server import answer_of
 
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
         raw.sendall(sent)

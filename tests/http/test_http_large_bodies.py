@@ -9,7 +9,6 @@ import threading
 from typing import Any
 
 import pytest
-from http_server import Server
 
 from holdfast.broker.dedupe import DedupeWindow
 from holdfast.frontends.http.exchange import BATCHES_TYPE
@@ -17,6 +16,7 @@ from holdfast.model.ids import Offset, PartitionId, TopicName
 from holdfast.model.limits import MESSAGES_AT_ONCE_MAX
 from holdfast.model.messages import NewMessage
 from holdfast.wire.batch_builder import build_batch
+from tests.http.http_server import Server
 
 MESSAGES = 40_000
 

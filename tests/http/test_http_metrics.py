@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from http_server import Server, serving
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.frontends.http.accept import prefers
 from holdfast.model.metrics import Metric
+from tests.http.http_server import Server, serving
 
 OPENMETRICS = "application/openmetrics-text"
 PROMETHEUS_ACCEPT = (

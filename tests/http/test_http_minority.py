@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from http_cluster import Cluster, ClusterNode, three_nodes
-from http_server import BATCHES, Answer
 from testkit.batches import foreign_values
 from testkit.wait import wait_until
+
+from tests.http.http_cluster import Cluster, ClusterNode, three_nodes
+from tests.http.http_server import BATCHES, Answer
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -50,8 +51,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             assert messages_of(first, number).status == 200
         for node in running.nodes[1:]:
             node.process.kill()
-        wait_until(lambda: not first.is_ready), "it says that it takes publishes"
-        wait_until(lambda: leaders(first) == [None] * PARTITIONS), "it believes that somebody leads"
+        wait_until(lambda: not first.process.is_ready, "it says that it takes publishes")
+        wait_until(lambda: leaders(first) == [None] * PARTITIONS, "it believes that somebody leads")
         yield running
 
 
@@ -188,7 +189,7 @@ def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: C
         answers.append(alone.call("POST", "/v1/cluster/transfer", {"to": "n1"}))
         return answers[-1].status == 200
 
-    wait_until(is_handed_over), answers
+    wait_until(is_handed_over, "the leadership is handed over")
 
     def is_asleep() -> bool:
         return all(group["is_asleep"] for group in alone.get("/v1/cluster/groups").json["groups"])
@@ -196,5 +197,5 @@ def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: C
     wait_until(is_asleep)
     for node in cluster.nodes[1:]:
         node.process.kill()
-    wait_until(lambda: not alone.is_ready), "it says that it takes publishes"
-    wait_until(lambda: leaders(alone) == [None] * PARTITIONS), "it believes that somebody leads"
+    wait_until(lambda: not alone.process.is_ready, "it says that it takes publishes")
+    wait_until(lambda: leaders(alone) == [None] * PARTITIONS, "it believes that somebody leads")

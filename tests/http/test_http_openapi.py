@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 import pytest
-from http_server import Server
 
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.routing import Router
+from tests.http.http_server import Server
 
 DOCUMENT = document(ROUTES)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from http_server import Server, serving
 
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.model.errors import CrossOrigin
+from tests.http.http_server import Server, serving
 
 BODY = {"messages": [{"value": "a"}]}
 EVIL = "http://evil.example"

@@ -10,7 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from http_server import Client, Server, serving
+
+from tests.http.http_server import Client, Server, serving
 
 
 def push(server: Client, queue: str, *items: tuple[str, Any]) -> None:

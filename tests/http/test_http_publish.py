@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from http_server import Server, serving
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.frontends.http.publish import results_of_run
 from holdfast.model.limits import MESSAGE_BYTES_MAX
+from tests.http.http_server import Server, serving
 
 
 def read_all(server: Server, topic: str, partition: int = 0) -> list[dict[str, object]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_server import Answer, Client, Server, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from holdfast.frontends.http import push as push_calls
 from holdfast.model.errors import Unavailable
 from holdfast.model.ids import NO_OFFSET
 from holdfast.model.limits import MESSAGE_BYTES_MAX
+from tests.http.http_server import Answer, Client, Server, serving
 
 
 def push(server: Client, *items: dict[str, Any] | bytes, expect: int = 201) -> Any:

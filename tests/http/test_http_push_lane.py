@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from http_server import Server, serving
+
+from tests.http.http_server import Server, serving
 
 BODY = b'{"items": [{"queue": "q", "payload": 1, "transactionId": "%b"}]}'
 HEAD = b"POST /api/v1/push HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

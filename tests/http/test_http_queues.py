@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from http_server import JSON, Answer, Client, Server, answer_of
 from testkit.wait import wait_until
 
 from holdfast.model.limits import MESSAGE_BYTES_MAX
+from tests.http.http_server import JSON, Answer, Client, Server, answer_of
 
 APPLY = {
     "/apply_create_queue": {"queue_id": 1},

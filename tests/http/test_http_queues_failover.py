@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from http_cluster import Cluster, three_nodes
 from testkit.wait import wait_until
+
+from tests.http.http_cluster import Cluster, three_nodes
 
 READERS = 8
 MESSAGES = 300

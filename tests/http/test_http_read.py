@@ -4,9 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from http_server import BATCHES, Answer, Server
-
 from holdfast.model.limits import HTTP_READ_BYTES_MAX, HTTP_READ_MESSAGES_MAX, LONG_POLL_MS_MAX
+from tests.http.http_server import BATCHES, Answer, Server
 
 PATH = "/v1/topics/orders/partitions/0/messages"
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_server import Server
 
 from holdfast.frontends.http import listening as listening_module
+from tests.http.http_server import Server
 
 VALUE = "x" * 100_000
 

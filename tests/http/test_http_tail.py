@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from http_server import Server
 from testkit.wait import wait_until
 
 from holdfast.frontends.http import tail as tail_module
+from tests.http.http_server import Server
 
 
 @dataclass
@@ -84,7 +84,7 @@ def test_messages_come_as_they_are_published(server: Server) -> None:
         assert events[0].data["partition"] == 0 and events[0].data["offset"] == 1
         server.publish("orders", "b")
         assert stream.take(1)[0].data["value"] == "b"
-    wait_until(lambda: tails(server) == 0), "a reader that left is forgotten"
+    wait_until(lambda: tails(server) == 0, "a reader that left is forgotten")
 
 
 def test_stream_begins_where_it_was_asked_to(server: Server) -> None:

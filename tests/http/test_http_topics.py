@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from http_server import Server
-
 from holdfast.model.limits import PARTITIONS_PER_TOPIC_MAX
+from tests.http.http_server import Server
 
 
 def test_topic_is_created_with_what_was_asked_for(server: Server) -> None:

@@ -67,4 +67,4 @@ class Brokers:
 
     @property
     def addresses(self) -> str:
-        return ",".join(f"127.0.0.1:{process.http_port}" for process in self.processes.values())
+        return ",".join(process.server for process in self.processes.values())

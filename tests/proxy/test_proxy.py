@@ -98,7 +98,7 @@ def test_nothing_is_lost_or_doubled_when_a_node_behind_the_proxy_is_killed(group
                 [leader] = [
                     name
                     for name, process in nodes.processes.items()
-                    if Client(process.http_port).call("POST", "/broker_info", {}).json["is_leader"]
+                    if process.http.call("POST", "/broker_info", {}).json["is_leader"]
                 ]
                 nodes.processes[leader].kill()
                 killed.set()
