@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from testkit.serving import DEADLINE_S, serving
 
 from holdfast.backends.spill.backend import SpillBackend
 from holdfast.backends.spill.log_target import LogTarget
@@ -19,7 +20,6 @@ from holdfast.model.messages import BatchPublished, NewMessage
 from holdfast.node import node
 from holdfast.wire import batch_builder, record_batch
 from tests.broker.conftest import Desk
-from tests.text.in_process.talk import DEADLINE_S, serving
 
 HOUR_MS = 3_600_000
 BEGINNING_MS = 1_790_000_000_000

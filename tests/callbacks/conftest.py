@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest_asyncio
 import uvloop
-
-from tests.text.in_process.talk import Serving, serving
+from testkit.serving import Serving, serving
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from testkit.serving import DEADLINE_S
 from testkit.wait import until
 
 from holdfast.testing.ports import free_port
-from tests.text.in_process.talk import DEADLINE_S
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

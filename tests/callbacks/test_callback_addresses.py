@@ -9,13 +9,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testkit.serving import serving
 
 from holdfast.broker.callback_addresses import CallbackPolicy, default_name, parse_callback_address
 from holdfast.frontends.callbacks.dialing import Dialer
 from holdfast.model.errors import BadValue, CallbackRefused, ConfigError
 from holdfast.node.config import Config
 from tests.callbacks.receivers import listening
-from tests.text.in_process.talk import serving
 
 INSIDE = [
     "127.0.0.1",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testkit.serving import Serving, serving
 from testkit.wait import until
 
 from holdfast.broker.callback_addresses import CallbackPolicy, parse_callback_address
@@ -34,7 +35,6 @@ from holdfast.wire.batch_builder import build_values
 from holdfast.wire.callbacks import numbered_lines, parse_messages, plain_lines
 from tests.callbacks.receivers import DumbReceiver, listening, payloads
 from tests.callbacks.test_callbacks import standing, subscribe, until_acknowledged, until_state
-from tests.text.in_process.talk import Serving, serving
 
 EVERYWHERE = CallbackPolicy(["127.0.0.0/8"], port_min=1024, is_local=True)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from testkit.serving import SUBACK, UNSUBACK, Serving, serving
 from testkit.wait import until
 
 from holdfast.backends.cluster import callback_table
@@ -21,7 +22,6 @@ from holdfast.model.topics import Topic
 from holdfast.testing.ports import free_port
 from tests.callbacks.receivers import DumbReceiver, listening, messages, payloads
 from tests.callbacks.test_callbacks import standing, subscribe, until_acknowledged
-from tests.text.in_process.talk import SUBACK, UNSUBACK, Serving, serving
 
 ORDERS, BILLING = TopicName("orders"), CursorName("billing")
 PLACE = "/v1/topics/orders/cursors/callback:billing"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.serving import PUBACK, SUBACK, UNSUBACK, Serving, serving
 from testkit.wait import until
 
 from holdfast.client import Receiver
 from tests.callbacks.receivers import DumbReceiver, listening, messages, payloads
-from tests.text.in_process.talk import PUBACK, SUBACK, UNSUBACK, Serving, serving
 
 
 async def subscribe(broker: Serving, topic: str, callback: str, **fields: Any) -> Any:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from testkit.commands import holdfast, holdfast_process
 from testkit.processes import BrokerProcess
+from testkit.serving import Serving, Talk, address_of
 from testkit.wait import until, wait_until
 
 from holdfast.client import BlockingReceiver, Receiver, connect_blocking
@@ -25,7 +26,6 @@ from holdfast.model.callbacks import CallbackDescription
 from holdfast.model.errors import ConfigError
 from holdfast.testing import LocalCluster
 from holdfast.testing.ports import free_port
-from tests.text.in_process.talk import Serving, Talk, address_of
 
 
 async def dial(receiver: Receiver) -> Talk:

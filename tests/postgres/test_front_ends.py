@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import structlog
 from testkit.postgres import Server
+from testkit.serving import PUBACK, Serving, serving
 from testkit.wait import until
 
 from holdfast.node.left_behind import warn_of_a_log
 from tests.postgres.stores import query
-from tests.text.in_process.talk import PUBACK, Serving, serving
 
 
 async def test_text_and_http_publish_and_read_the_same_messages(tmp_path: Path, url: str) -> None:

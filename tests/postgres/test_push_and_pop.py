@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from testkit.serving import serving
 from testkit.wait import until
 
 from holdfast.backends.postgres import copying
@@ -25,7 +26,6 @@ from holdfast.wire import batch_builder
 from holdfast.wire.push_batch import Pushed
 from tests.postgres.conftest import Open
 from tests.postgres.stores import Opened, now_ms, query
-from tests.text.in_process.talk import serving
 
 
 def columns(*items: tuple[str, str, bytes]) -> Pushed:
