@@ -50,16 +50,21 @@ class TextClient:
 
     def line(self) -> bytes:
         """The next line, without its end; raises `EOFError` where the broker closed instead."""
-        while b"\n" not in self._buffer:
-            data = self.socket.recv(1 << 16)
-            if not data:
-                raise EOFError(f"the broker closed the connection; left is {self._buffer[:200]!r}")
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+        return self.lines(1)[0]
 
     def lines(self, count: int) -> list[bytes]:
-        return [self.line() for _ in range(count)]
+        pieces, missing = [self._buffer], count - self._buffer.count(b"\n")
+        try:
+            while missing > 0:
+                data = self.socket.recv(1 << 18)
+                if not data:
+                    raise EOFError(f"the broker closed the connection; left is {pieces[-1][-200:]!r}")
+                pieces.append(data)
+                missing -= data.count(b"\n")
+        finally:
+            self._buffer = b"".join(pieces)
+        *lines, self._buffer = self._buffer.split(b"\n", count)
+        return lines
 
     def expect(self, *expected: bytes) -> None:
         for each in expected:

@@ -1,30 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import pytest
-from testkit.processes import BrokerProcess
-
-_numbers = count()
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Where a broker of the test's own keeps its data."""
-    return tmp_path / "data"
+import pytest_asyncio
+import uvloop
+from testkit.serving import Serving, serving
 
 
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """One broker for all tests that leave it as it is; each has a topic of its own."""
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", "--message-bytes-max", "10000") as shared:
-        yield shared
-        assert shared.is_running and "Traceback" not in shared.log(), shared.log()
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that production takes; the other one, which is supported too, with HOLDFAST_TEST_LOOP=asyncio."""
+    is_plain = os.environ.get("HOLDFAST_TEST_LOOP") == "asyncio"
+    return {"asyncio": asyncio.new_event_loop} if is_plain else {"uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture
-def topic() -> str:
-    """A topic that no other test uses."""
-    return f"topic-{next(_numbers)}"
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Serving]:
+    """A broker of the test's own, with the default settings."""
+    async with serving(tmp_path) as running:
+        yield running

@@ -8,41 +8,17 @@ import re
 from pathlib import Path
 
 import pytest
+from testkit.serving import CONNACK, DEADLINE_S, PUBACK, SUBACK, Serving, Talk, code_of, serving, values_of
 from testkit.sizes import dice, scaled
 from testkit.wait import until, until_quiet
-
-from tests.text.in_process.talk import CONNACK, DEADLINE_S, PUBACK, SUBACK, Serving, Talk, code_of, serving, values_of
 
 MIB = 1 << 20
 
 
 async def test_rubbish_never_hurts_anybody_but_its_sender(tmp_path: Path) -> None:
     rolled = dice("rubbish")
-    words = [
-        b"PUBLISH",
-        b"PUBLISH_ID",
-        b"SUBSCRIBE",
-        b"UNSUBSCRIBE",
-        b"PING",
-        b"HEARTBEAT",
-        b"t",
-        b"u",
-        b"",
-        b"|",
-        b"||",
-    ]
-    words += [
-        b"\n",
-        b"\r\n",
-        b"\n\n",
-        b"\r",
-        b"\0",
-        b"\xff\xfe",
-        b"\xc3",
-        b"../..",
-        b"x" * 3000,
-        b"GET / HTTP/1.1\r\n\r\n",
-    ]
+    words = [*b"PUBLISH PUBLISH_ID SUBSCRIBE UNSUBSCRIBE PING HEARTBEAT t u | || ../..".split(), b""]
+    words += [b"\n", b"\r\n", b"\n\n", b"\r", b"\0", b"\xff\xfe", b"\xc3", b"x" * 3000, b"GET / HTTP/1.1\r\n\r\n"]
 
     def rubbish() -> bytes:
         if rolled.random() < 0.3:
@@ -59,7 +35,7 @@ async def test_rubbish_never_hurts_anybody_but_its_sender(tmp_path: Path) -> Non
                     talk.writer.write(rubbish() + rolled.choice([b"", b"\n"]))
                     await asyncio.sleep(0)
                 if rolled.random() < 0.5:
-                    talk.writer.transport.abort()
+                    talk.abort()
                 await talk.close()
                 assert await sane.ask(b"PUBLISH|sane|%d" % turn) == PUBACK
             expected = [b"%d" % turn for turn in range(scaled(40, 1000))]
@@ -137,6 +113,85 @@ async def test_line_that_is_ended_in_time_by_and_by_is_taken_and_one_that_is_not
         assert await other.is_usable() and await slow.is_usable()
 
 
+async def test_steady_publisher_is_not_taken_for_a_silent_one(tmp_path: Path) -> None:
+    """What it sends ends in the middle of a line every time, and yet no line is ever late."""
+    async with serving(tmp_path, half_line_timeout_ms=1000) as broker, await broker.connect() as talk:
+        began_s, sent = asyncio.get_running_loop().time(), 0
+        talk.writer.write(b"PUBLISH|t|0")
+        # Longer than the timeout and two looks for half lines.
+        while asyncio.get_running_loop().time() - began_s < 3:
+            sent += 1
+            talk.writer.write(b"\nPUBLISH|t|%d" % sent)
+            assert await talk.line() == PUBACK
+            await asyncio.sleep(0.02)
+        assert await talk.ask(b"") == PUBACK
+        assert await broker.stored("t") == [b"%d" % number for number in range(sent + 1)]
+
+
+async def test_subscriber_closed_for_a_half_line_loses_nothing(tmp_path: Path) -> None:
+    """The broker closes the connection while messages still wait for a slow reader."""
+    # No more than the broker's machine takes for it: from a client that takes nothing no half line is expected.
+    values = [b"%d %b" % (number, b"x" * 290) for number in range(5_000)]
+    async with serving(tmp_path, half_line_timeout_ms=200) as broker:
+        async with await broker.stalled(b"t", b"name") as slow:
+            slow.writer.write(b"PING\nhalf a li")
+            await broker.publish(b"t", values)
+            await until(lambda: broker.node.broker.stats.errors["half_line_timeout"] == 1, "it is closed")
+            slow.resume()
+            rest = (await slow.closed_after()).split(b"\n")
+        seen = values_of([line for line in rest[:-1] if line.startswith(b"MESSAGE|")], b"t")
+        assert seen == values[: len(seen)]
+        await broker.publish(b"t", [b"last"])
+        async with await broker.subscribe(b"t", b"name") as again:
+            first = [*values, b"last"].index(values_of([await again.line()], b"t")[0])
+            assert first <= len(seen), f"messages {len(seen)} to {first - 1} were never delivered"
+            expected = [*values, b"last"][first + 1 :]
+            assert values_of(await again.lines(len(expected)), b"t") == expected
+
+
+async def test_connections_that_come_and_go_leave_nothing_behind(broker: Serving) -> None:
+    """Nobody publishes meanwhile: a client that closed is gone though nothing was sent to it."""
+    for number in range(scaled(150, 3000)):
+        talk = await broker.connect()
+        talk.send(b"SUBSCRIBE|t" if number % 2 else b"SUBSCRIBE|t|name")
+        if number % 3 == 0:
+            assert await talk.line() == SUBACK
+        if number % 5 == 0:
+            talk.send(b"UNSUBSCRIBE|t")
+        if number % 4 == 0:
+            talk.abort()
+        await talk.close()
+    await until(lambda: broker.node.text.connections == 0, "the connections are let go")
+    await until(lambda: broker.node.broker.stats.subscriptions == 0, "the subscriptions are let go")
+
+
+async def test_publisher_whose_connection_breaks_leaves_whole_messages_only(broker: Serving) -> None:
+    for number in range(20):
+        talk = await broker.connect()
+        talk.send(*[b"PUBLISH|t|%d/%d" % (number, i) for i in range(50)])
+        talk.writer.write(b"PUBLISH|t|half")
+        await asyncio.sleep(0.002 * (number % 3))
+        talk.abort()
+        await talk.close()
+    await broker.publish(b"t", [b"last"])
+    await until(lambda: broker.node.text.connections == 0, "the connections are let go")
+    stored = await broker.stored("t")
+    assert b"last" in stored and b"half" not in stored
+    for number in range(20):
+        of_this = [value for value in stored if value.startswith(b"%d/" % number)]
+        assert of_this == [b"%d/%d" % (number, i) for i in range(len(of_this))], "messages are out of order"
+
+
+async def test_client_that_sends_on_reads_why_it_is_hung_up_on(tmp_path: Path) -> None:
+    """It sends far more than the broker's machine takes without being read, and only then looks for an answer."""
+    async with serving(tmp_path, message_bytes_max=10_000) as broker, await broker.connect() as talk:
+        talk.writer.write(b"PUBLISH|t|" + b"x" * (16 * MIB))
+        await talk.writer.drain()
+        assert code_of(await talk.line()) == "line_too_long"
+        assert await talk.closed_after() == b""
+        assert broker.node.broker.topics() == []
+
+
 async def test_over_long_line_behind_a_slow_disk_costs_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,7 +238,7 @@ async def test_flood_to_a_disk_that_stalls_is_stopped_and_nobody_else_suffers(
         await until_quiet(lambda: len(flooded._replies._row))
         assert len(flooded._replies._row) < 100_000, "each of them costs memory, however short its line was"
         assert await other.is_usable()
-        talk.writer.transport.abort()
+        talk.abort()
         await talk.close()
 
 
@@ -228,16 +283,13 @@ async def test_half_a_line_is_not_held_against_a_client_that_is_not_read(
 async def test_slow_subscriber_that_fell_far_behind_gets_every_message_once_in_order(tmp_path: Path) -> None:
     count = 15_000
     async with serving(tmp_path, sync="none") as broker:
-        slow = await broker.raw(receive_buffer_bytes=4096)
-        assert await slow.line() == CONNACK
-        assert await slow.ask(b"SUBSCRIBE|t") == SUBACK
-        slow.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        slow = await broker.stalled(b"t")
         async with await broker.subscribe(b"t") as quick:
             values = [b"%d %b" % (i, b"x" * 990) for i in range(count)]
             publishing = asyncio.create_task(broker.publish(b"t", values))
             assert values_of(await quick.lines(count), b"t") == values
             await publishing
-        slow.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        slow.resume()
         assert values_of(await slow.lines(count), b"t") == values
         assert await slow.is_usable(), "something came twice"
         await slow.close()

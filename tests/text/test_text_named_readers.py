@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from testkit.batches import values_batch
+from testkit.serving import PUBACK, SUBACK, UNSUBACK, Serving, Talk, code_of, serving, values_of
 from testkit.sizes import dice
 from testkit.wait import until
 
 from holdfast.broker.follower import Delivery
 from holdfast.frontends.text.line_cache import LineCache, Place
-from holdfast.model.ids import Offset
+from holdfast.model.ids import Offset, TopicName
 from holdfast.wire.text import STANDARD
-from tests.text.in_process.talk import CONNACK, PUBACK, SUBACK, UNSUBACK, Serving, code_of, serving, values_of
 
 
 def lag(broker: Serving, topic: str, name: str) -> int:
@@ -33,6 +33,46 @@ async def test_subscriber_that_leaves_at_once_does_not_get_its_last_messages_aga
             await broker.publish(b"t", [b"%d" % turn])
             assert await talk.line() == b"MESSAGE|t|%d" % turn
         # It is gone before the broker would have looked how far it came by itself.
+
+
+async def test_subscription_goes_on_after_a_disconnect_and_after_unsubscribing(broker: Serving) -> None:
+    async with await broker.subscribe(b"t", b"name"):
+        pass
+    async with await broker.connect() as talk:
+        for turn in range(5):
+            values = [b"%d.%d" % (turn, number) for number in range(20)]
+            await broker.publish(b"t", values)
+            async with await broker.subscribe(b"t", b"name") as other:
+                assert values_of(await other.lines(20), b"t") == values
+                await noted(broker, "t", "name")
+            await broker.publish(b"t", [b"between"])
+            assert await talk.ask(b"SUBSCRIBE|t|name") == SUBACK
+            assert await talk.line() == b"MESSAGE|t|between"
+            await noted(broker, "t", "name")
+            assert await talk.ask(b"UNSUBSCRIBE|t") == UNSUBACK
+
+
+async def test_newest_connection_takes_the_subscription_over_without_loss(broker: Serving) -> None:
+    seen: list[bytes] = []
+    talks: list[Talk] = []
+    for turn in range(6):
+        talks.append(await broker.subscribe(b"t", b"name"))
+        if turn:
+            old = talks[-2]
+            while (line := await old.line()).startswith(b"MESSAGE|"):
+                seen += values_of([line], b"t")
+            assert code_of(line) == "taken_over"
+            assert await old.is_usable(), "the connection stays, only the subscription is gone"
+        await broker.publish(b"t", [b"%d.%02d" % (turn, number) for number in range(30)])
+        # Read some and leave some for the next one.
+        seen += values_of(await talks[-1].lines(10), b"t")
+    expected = [b"%d.%02d" % (turn, number) for turn in range(6) for number in range(30)]
+    while not set(expected) <= set(seen):
+        seen += values_of([await talks[-1].line()], b"t")
+    for talk in talks:
+        assert await talk.is_usable(), "two connections get the same subscription"
+        await talk.close()
+    assert sorted(set(seen)) == expected
 
 
 async def test_one_of_many_that_open_a_name_at_once_has_it_and_the_others_are_told(broker: Serving) -> None:
@@ -125,15 +165,12 @@ async def test_id_of_a_deleted_topic_does_not_hide_a_message_of_the_new_one(brok
 
 async def test_subscriber_that_was_stalled_while_its_topic_was_made_anew_is_told(tmp_path: Path) -> None:
     async with serving(tmp_path, sync="none") as broker:
-        stalled = await broker.raw(receive_buffer_bytes=4096)
-        assert await stalled.line() == CONNACK
-        assert await stalled.ask(b"SUBSCRIBE|t") == SUBACK
-        stalled.reader._transport.pause_reading()  # type: ignore[attr-defined]
+        stalled = await broker.stalled(b"t")
         await broker.publish(b"t", [b"%d %b" % (i, b"x" * 9000) for i in range(1500)])
         assert broker.node.broker.stats.delivered_messages < 1500, "it is not behind: the test tests nothing"
         await broker.http("DELETE", "/v1/topics/t", expect=204)
         await broker.publish(b"t", [b"new %d" % i for i in range(3000)])
-        stalled.reader._transport.resume_reading()  # type: ignore[attr-defined]
+        stalled.resume()
         seen = 0
         while (line := await stalled.line()).startswith(b"MESSAGE|t|%d " % seen):
             seen += 1
@@ -160,7 +197,7 @@ async def test_publishing_while_topics_come_and_go_is_always_answered(broker: Se
 
     async def delete() -> None:
         for _ in range(8):
-            await until(lambda: broker.node.backend.topic("t") is not None, "the topic is there again")
+            await until(lambda: broker.node.backend.topic(TopicName("t")) is not None, "the topic is there again")
             await broker.http("DELETE", "/v1/topics/t", expect=204)
         deleted_often.set()
 

@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
+from testkit.serving import PUBACK, SUBACK, Serving, code_of, serving, values_of
 from testkit.sizes import dice
-
-from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving, values_of
 
 
 @pytest.mark.parametrize("sync", ["group", "none"])
@@ -75,19 +74,18 @@ async def test_bad_topic_among_good_ones_in_one_piece_costs_only_its_own_lines(b
     assert await broker.stored("new-7") == [b"7"]
 
 
-@pytest.mark.parametrize("others", [(b"t", b"t"), (b"u", b"v"), (b"t", b"u")])
-async def test_message_that_is_too_large_costs_no_message_that_came_with_it(
-    tmp_path: Path, others: tuple[bytes, bytes]
-) -> None:
+async def test_message_that_is_too_large_costs_no_message_that_came_with_it(tmp_path: Path) -> None:
     async with serving(tmp_path, message_bytes_max=1000) as broker, await broker.connect() as talk:
-        before, after = others
-        talk.send(b"PUBLISH|%b|before" % before, b"PUBLISH|t|" + b"x" * 1001, b"PUBLISH|%b|after" % after, b"PING")
-        got = await talk.lines(4)
-        assert [got[0], code_of(got[1]), *got[2:]] == [PUBACK, "too_large", PUBACK, b"PONG"]
-        assert await talk.error_of(b"PUBLISH_ID|i|t|" + b"x" * 1001) == "too_large"
-        assert await talk.ask(b"PUBLISH|t|" + b"x" * 1000) == PUBACK
-        stored = [value for topic in {*others, b"t"} for value in await broker.stored(topic.decode())]
-        assert sorted(stored) == [b"after", b"before", b"x" * 1000]
+        for number, (before, large, after) in enumerate((b"ttt", b"utv", b"ttu")):
+            topics = [b"%c%d" % (each, number) for each in (before, large, after)]
+            lines = [b"PUBLISH|" + topic for topic in topics]
+            talk.send(lines[0] + b"|before", lines[1] + b"|" + b"x" * 1001, lines[2] + b"|after", b"PING")
+            got = await talk.lines(4)
+            assert [got[0], code_of(got[1]), *got[2:]] == [PUBACK, "too_large", PUBACK, b"PONG"]
+            assert await talk.error_of(b"PUBLISH_ID|i|%b|" % topics[1] + b"x" * 1001) == "too_large"
+            assert await talk.ask(lines[1] + b"|" + b"x" * 1000) == PUBACK
+            stored = [value for topic in set(topics) for value in await broker.stored(topic.decode())]
+            assert sorted(stored) == [b"after", b"before", b"x" * 1000]
 
 
 async def test_thousand_ids_sent_twice_in_one_pipeline_are_stored_once(broker: Serving) -> None:
@@ -160,3 +158,20 @@ async def test_subscribe_between_publishes_starts_where_it_stands(tmp_path: Path
         assert await talk.ask(b"PUBLISH|t|4") in (PUBACK, b"MESSAGE|t|4")
         assert await talk.line() in (PUBACK, b"MESSAGE|t|4")
         assert await talk.is_usable(), "a message from before the subscription came"
+
+
+async def test_lines_that_look_alike_reach_their_own_topics(broker: Serving) -> None:
+    """All lines have one length, and now and then one goes to another topic of a name of the same length."""
+    rolled = dice("lines that look alike")
+    stored: dict[str, list[bytes]] = {}
+    async with await broker.connect() as talk:
+        for start in range(0, 20_000, 1_000):
+            lines = []
+            for i in range(start, start + 1_000):
+                topic = "b" if rolled.random() < 0.01 or i in (64, 8_192) else "a"
+                stored.setdefault(topic, []).append(b"%07d" % i)
+                lines.append(b"PUBLISH|%b|%07d" % (topic.encode(), i))
+            talk.send(*lines)
+            assert await talk.lines(1_000) == [PUBACK] * 1_000
+    for topic, values in stored.items():
+        assert await broker.stored(topic) == values, "an acknowledged message is in another topic"

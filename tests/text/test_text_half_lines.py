@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from testkit.serving import CONNACK, PUBACK, Serving
 from testkit.wait import until
 
 from holdfast.frontends.text.half_lines import HalfLine, HalfLines
@@ -12,7 +13,6 @@ from holdfast.frontends.text.server import TextFrontend
 from holdfast.model.errors import Overloaded
 from holdfast.model.limits import KIB, TEXT_HALF_LINE_BYTES_FREE
 from holdfast.wire.text import STANDARD
-from tests.text.in_process.talk import CONNACK, PUBACK, Serving
 
 BOUND = 512 * KIB
 

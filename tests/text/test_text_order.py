@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testkit.serving import PUBACK, Serving, code_of, serving
 from testkit.wait import until
 
 from holdfast.model.errors import HoldfastError, LeaderChanged, NotLeader, Unavailable
-from tests.text.in_process.talk import PUBACK, Serving, code_of, serving
 
 
 def line(number: int, topic: str = "t") -> bytes:
@@ -129,7 +129,7 @@ async def test_runs_that_wait_are_stored_though_their_publisher_has_left(
         talk.send(line(1), b"PING", line(2), b"SUBSCRIBE|t")
         await until(lambda: bool(store.under_way), "the first line is under way")
         store.is_silent = False
-        talk.writer.transport.abort()
+        talk.abort()
     store.under_way[0].set_result(1)
     async with await broker.connect() as other:
         async with asyncio.timeout(30):

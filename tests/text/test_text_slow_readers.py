@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from testkit.batches import values_batch
+from testkit.serving import CONNACK, SUBACK, Serving
 from testkit.sizes import dice
 from testkit.wait import until, until_quiet
 
@@ -22,7 +23,6 @@ from holdfast.model.ids import Offset
 from holdfast.model.topics import TopicConfig
 from holdfast.wire import record_batch
 from holdfast.wire.text import STANDARD
-from tests.text.in_process.talk import CONNACK, SUBACK, Serving
 
 VALUE = "x" * 100_000
 
@@ -57,7 +57,7 @@ async def test_memory_of_a_subscriber_is_free_when_it_is_gone(
         if ending.startswith("leaves"):
             talk.send(*[b"PUBLISH_ID|t|%d|%b" % (number, VALUE.encode()) for number in range(20)])
         if ending == "is reset":
-            talk.writer.transport.abort()
+            talk.abort()
         else:
             talk.writer.close()
     del talk
@@ -76,10 +76,7 @@ async def test_subscribers_that_do_not_read_hold_no_batches(broker: Serving) -> 
     topics = [f"t{number}" for number in range(12)]
     stalled = []
     for topic in topics:
-        stalled.append(await broker.raw(receive_buffer_bytes=4096))
-        assert await stalled[-1].line() == CONNACK
-        assert await stalled[-1].ask(b"SUBSCRIBE|" + topic.encode()) == SUBACK
-        stalled[-1].writer.transport.pause_reading()  # type: ignore[attr-defined]
+        stalled.append(await broker.stalled(topic.encode()))
     tracemalloc.start()
     try:
         for topic in topics:
@@ -92,7 +89,7 @@ async def test_subscribers_that_do_not_read_hold_no_batches(broker: Serving) -> 
     # What they share is 32 MiB, and each has a piece. The lines of all of them would be 108 MB.
     assert held_bytes < 60_000_000
     for talk in stalled:
-        talk.writer.transport.abort()
+        talk.abort()
 
 
 async def test_subscriptions_of_one_client_that_does_not_read_hold_one_piece_however_slow_the_store_is(
@@ -113,7 +110,7 @@ async def test_subscriptions_of_one_client_that_does_not_read_hold_one_piece_how
     assert await stalled.line() == CONNACK
     for topic in topics:
         assert await stalled.ask(b"SUBSCRIBE|" + topic.encode()) == SUBACK
-    stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    stalled.pause()
     for topic in topics:
         await broker.http("POST", f"/v1/topics/{topic}/messages", {"messages": [{"value": VALUE}] * 4})
     await until(lambda: reading == len(topics), "all of them read at the same time")
@@ -121,7 +118,7 @@ async def test_subscriptions_of_one_client_that_does_not_read_hold_one_piece_how
     await until_quiet(lambda: broker.node.broker.stats.delivered_bytes)
     # The system's own buffers take a few megabytes, and behind them comes one piece. All pieces would be 12 MB.
     assert 0 < broker.node.broker.stats.delivered_bytes < 8_000_000
-    stalled.writer.transport.abort()
+    stalled.abort()
 
 
 async def test_live_messages_are_not_delayed_by_readers_that_hold_all_the_room(broker: Serving) -> None:
@@ -160,13 +157,13 @@ async def test_client_that_hangs_up_while_its_subscriptions_wait_for_room_gives_
     assert await talk.line() == CONNACK
     for number in range(4):
         assert await talk.ask(b"SUBSCRIBE|t%d" % number) == SUBACK
-    talk.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    talk.pause()
     for number in range(4):
         await broker.http("POST", f"/v1/topics/t{number}/messages", {"messages": [{"value": "x" * 4_000_000}]})
     await until(lambda: outgoing.is_short, "they wait")
     outgoing.hold(-5_000_000)
     await until(lambda: broker.node.broker.stats.delivered_bytes > 0, "one of them goes on")
-    talk.writer.transport.abort()
+    talk.abort()
     await until(lambda: broker.node.broker.stats.subscriptions == 0, "it is gone")
     await until(lambda: outgoing.bytes_held == 0, "it holds nothing, and nothing less")
 
@@ -224,10 +221,7 @@ async def test_what_a_client_takes_is_seen_though_this_process_holds_as_much_as_
 async def test_slow_subscriber_gets_every_message_once_while_others_use_the_memory(
     broker: Serving, command: bytes
 ) -> None:
-    async with await broker.raw(receive_buffer_bytes=4096) as slow:
-        assert await slow.line() == CONNACK
-        assert await slow.ask(command + b"|t") == SUBACK
-        slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    async with await broker.stalled(b"t", command=command) as slow:
         for batch in range(3):
             values = [{"value": f"{batch}-{number}-" + VALUE} for number in range(90)]
             await broker.http("POST", "/v1/topics/t/messages", {"messages": values})
@@ -236,22 +230,19 @@ async def test_slow_subscriber_gets_every_message_once_while_others_use_the_memo
             for _ in range(5):
                 await broker.http("POST", "/v1/topics/other/messages", {"messages": [{"value": VALUE}] * 80})
                 await fast.lines(80)
-        slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        slow.resume()
         got = [line.split(b"|")[-1][:5] for line in await slow.lines(270)]
         assert got == [f"{batch}-{number}-xxx".encode()[:5] for batch in range(3) for number in range(90)]
         assert await slow.is_usable()
 
 
 async def test_durable_subscriber_goes_on_in_the_middle_of_a_large_batch(broker: Serving) -> None:
-    first = await broker.raw(receive_buffer_bytes=1_000_000)
-    assert await first.line() == CONNACK
-    assert await first.ask(b"SUBSCRIBE|t|name") == SUBACK
     # Its machine takes some megabytes, and not all nine.
-    first.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    first = await broker.stalled(b"t", b"name", receive_buffer_bytes=1_000_000)
     values = [{"value": f"{number}-" + VALUE} for number in range(90)]
     await broker.http("POST", "/v1/topics/t/messages", {"messages": values})
     await until(lambda: broker.node.broker.describe_cursor("t", "name").lag < 90, "what it took is noted")
-    first.writer.transport.abort()
+    first.abort()
     async with await broker.subscribe(b"t", b"name") as second:
         begin = int((await second.line()).split(b"|")[2].split(b"-")[0])
         rest = [int(line.split(b"|")[2].split(b"-")[0]) for line in await second.lines(89 - begin)]
@@ -294,10 +285,7 @@ async def test_subscriber_that_takes_nothing_is_not_in_the_way_of_one_that_reads
     monkeypatch.setattr("holdfast.frontends.text.server._SWEEP_INTERVAL_S", 0.1)
     outgoing = broker.node.broker.outgoing
     outgoing.bytes_max = 1
-    stalled = await broker.raw(receive_buffer_bytes=4096)
-    assert await stalled.line() == CONNACK
-    assert await stalled.ask(b"SUBSCRIBE|t") == SUBACK
-    stalled.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    stalled = await broker.stalled(b"t")
     value = "x" * 1_000_000
     async with await broker.subscribe(b"t") as reading:
         for _ in range(12):
@@ -306,7 +294,7 @@ async def test_subscriber_that_takes_nothing_is_not_in_the_way_of_one_that_reads
         await until(lambda: broker.node.broker.stats.subscriptions == 1, "the other one is closed")
         await until(lambda: outgoing.bytes_held == 0, "nothing is held for it")
     assert broker.node.broker.stats.errors["overloaded"] == 1
-    stalled.writer.transport.abort()
+    stalled.abort()
 
 
 async def test_subscriber_that_takes_a_large_message_byte_by_byte_is_not_in_the_way_of_one_that_reads(

@@ -7,8 +7,7 @@ import base64
 from pathlib import Path
 
 import pytest
-
-from tests.text.in_process.talk import PUBACK, SUBACK, UNSUBACK, Serving, serving
+from testkit.serving import PUBACK, SUBACK, UNSUBACK, Serving, serving
 
 
 async def test_messages_come_with_the_ids_that_http_shows(broker: Serving) -> None:

@@ -6,15 +6,18 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from testkit.serving import PUBACK, SUBACK, Serving, code_of, serving
 from testkit.wait import until
 
 from holdfast.broker import making_topics
 from holdfast.frontends.text import connection as connection_module
 from holdfast.model.errors import DiskFull, StorageFailed
-from tests.text.in_process.talk import PUBACK, SUBACK, Serving, code_of, serving
+from holdfast.model.ids import TopicName
 
 WRONG_LINES = {
     b"DANCE": "bad_command",
+    b"DANCE|t|x": "bad_command",
+    b"\x00\x01\x02": "bad_command",
     b"|": "bad_command",
     b" PING": "bad_command",
     b"PUBLISH": "bad_command",
@@ -39,12 +42,14 @@ WRONG_LINES = {
     b"PUBLISH|%b|x" % (b"t" * 201): "bad_topic",
     b"PUBLISH_ID|id|no,path|x": "bad_topic",
     b"SUBSCRIBE|no,path": "bad_topic",
+    b"SUBSCRIBE|a ": "bad_topic",
     b"SUBSCRIBE|no,path|name": "bad_topic",
     b"PUBLISH_ID||t|x": "bad_id",
     b"PUBLISH_ID|%b|t|x" % (b"i" * 251): "bad_id",
     b"PUBLISH_ID|tab\there|t|x": "bad_id",
     b"PUBLISH_ID|\xff|t|x": "bad_id",
     b"SUBSCRIBE|t|no/name": "bad_cursor",
+    b"SUBSCRIBE|t|bad name": "bad_cursor",
     b"SUBSCRIBE|t|holdfast.processor": "bad_cursor",
     b"SUBSCRIBE_ID|t|holdfast.done": "bad_cursor",
     b"SUBSCRIBE|t|%b" % (b"n" * 201): "bad_cursor",
@@ -177,7 +182,7 @@ async def test_publish_to_a_broker_that_is_leaving_is_refused_and_what_was_taken
         assert [code_of(line) for line in got[:3]] == ["shutting_down"] * 3
         assert got[3] == b"PONG"
         assert await broker.stored("t") == [b"before"]
-        assert broker.node.backend.topic("other") is None
+        assert broker.node.backend.topic(TopicName("other")) is None
 
 
 async def test_every_line_received_before_a_stop_is_answered(tmp_path: Path) -> None:
