@@ -18,7 +18,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One broker for all tests of a module, where hundreds of examples are tried."""
+    """One broker for the tests of a module that leave it as it is, or use topics of their own."""
     with serving(tmp_path_factory.mktemp("shared")) as running:
         yield running
     assert running.logged == []

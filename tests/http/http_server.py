@@ -24,6 +24,7 @@ from holdfast.backends.cluster.sync_policy import parse_sync_policy
 from holdfast.broker.broker import Broker
 from holdfast.broker.callback_addresses import CallbackPolicy
 from holdfast.frontends.http import HttpFrontend, Info
+from holdfast.frontends.http.server import Load
 from holdfast.model.ids import TimestampMs
 from holdfast.storage.directory import DataDirectory
 from holdfast.transactions.service import Transactions
@@ -43,6 +44,10 @@ class Server(Client):
         self.frontend = frontend
         self.broker = broker
         self.logged: list[tuple[str, dict[str, object]]] = []
+
+    @property
+    def load(self) -> Load:
+        return self.frontend.load
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
@@ -68,6 +73,10 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
         running.callbacks.serve(ClusterCallbacks(backend), policy)
         transactions = Transactions(running, now_ms=now_ms)
         logged: list[tuple[str, dict[str, object]]] = []
+
+        def log(event: str, /, **fields: object) -> None:
+            logged.append((event, fields))
+
         frontend = HttpFrontend(
             running,
             info=lambda: Info(
@@ -79,7 +88,7 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
                 uptime_ms=2,
                 auto_create=True,
             ),
-            log=lambda event, **fields: logged.append((event, fields)),
+            log=log,
             transactions=transactions,
             **options,
         )

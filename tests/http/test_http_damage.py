@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.http.test_http_tail import tailing
 
 from tests.http.http_server import BATCHES, Server, serving
+from tests.http.test_http_tail import tailing
 
 READ = "/v1/topics/orders/partitions/0/messages"
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from testkit.http_client import Client
 from testkit.postgres import database_for
 from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
@@ -107,8 +107,8 @@ async def metrics_of_a_node(path: Path) -> list[dict[str, Any]]:
         while node.broker.backend.topic(TopicName("orders.processed")) is None:
             await asyncio.sleep(0.01)
         await node.broker.seek_cursor("orders", "billing", "earliest")
-        await asyncio.to_thread(fetched, node.addresses["http"], "/nothing")
-        return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
+        await asyncio.to_thread(client_at(node.addresses["http"]).get, "/nothing")
+        return await asyncio.to_thread(metrics_at, node.addresses["http"])
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
 
@@ -118,18 +118,18 @@ async def metrics_of_a_store(path: Path) -> list[dict[str, Any]]:
     node = Node(Config(store=database_for(path), text="127.0.0.1:0", http="127.0.0.1:0"))
     await node.start()
     try:
-        return json.loads(await asyncio.to_thread(fetched, node.addresses["http"], "/metrics"))["metrics"]
+        return await asyncio.to_thread(metrics_at, node.addresses["http"])
     finally:
         await node.stop()
 
 
-def fetched(address: str, path: str) -> bytes:
-    connection = http.client.HTTPConnection(address, timeout=20)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().read()
-    finally:
-        connection.close()
+def client_at(address: str) -> Client:
+    return Client(int(address.rpartition(":")[2]))
+
+
+def metrics_at(address: str) -> list[dict[str, Any]]:
+    families: list[dict[str, Any]] = client_at(address).get("/metrics").json["metrics"]
+    return families
 
 
 def test_every_call_is_in_the_http_reference() -> None:
@@ -177,7 +177,7 @@ def test_commands_of_the_cluster_section_run_and_print_what_it_shows(tmp_path: P
     )
     try:
         for shown in ("8091", "8092", "8093"):
-            wait_until(lambda shown=shown: is_ready(f"127.0.0.1:{port_of(shown)}"), "all nodes are ready", 60)
+            wait_until(partial(is_ready, port_of(shown)), "all nodes are ready")
         for block in blocks("console"):
             for command, shown in re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, re.MULTILINE):
                 ran = subprocess.run(
@@ -207,8 +207,8 @@ def test_commands_of_push_and_pop_run_and_print_what_it_shows(tmp_path: Path) ->
                     assert printed.splitlines() == shown.splitlines(), command
 
 
-def is_ready(address: str) -> bool:
+def is_ready(port: int) -> bool:
     try:
-        return json.loads(fetched(address, "/ready"))["ready"]
+        return Client(port).get("/ready").status == 200
     except OSError:
         return False

@@ -86,23 +86,16 @@ def test_cluster_says_who_is_missing(alone: ClusterNode) -> None:
     assert described["nodes"][1]["role"] is None
 
 
-def test_writes_are_refused_with_who_is_missing(alone: ClusterNode) -> None:
-    calls = [
+def test_writes_and_reads_that_could_be_old_are_refused_with_who_is_missing(alone: ClusterNode) -> None:
+    partition = f"/v1/topics/{TOPIC}/partitions/0"
+    writes: list[tuple[str, str, object]] = [
         ("POST", f"/v1/topics/{TOPIC}/messages", {"messages": [{"value": "x", "partition": 0}]}),
         ("POST", "/v1/topics", {"topic": "fresh"}),
         ("DELETE", f"/v1/topics/{TOPIC}", None),
         ("PUT", f"/v1/topics/{TOPIC}/cursors/reader", {"to": "earliest"}),
         ("POST", "/v1/cluster/transfer", {"to": "n1"}),
     ]
-    for answer in at_once(calls, alone):
-        assert_no_quorum(answer)
-    unreachable = alone.call("POST", "/v1/cluster/transfer", {"to": "n2"})
-    assert (unreachable.status, unreachable.code) == (400, "bad_value")
-
-
-def test_reads_that_could_be_old_are_refused(alone: ClusterNode) -> None:
-    partition = f"/v1/topics/{TOPIC}/partitions/0"
-    paths = [
+    reads = [
         f"{partition}/messages",
         f"{partition}/messages?offset=1000&wait_ms={LONG_MS}",
         f"{partition}/offsets?timestamp=latest",
@@ -111,9 +104,11 @@ def test_reads_that_could_be_old_are_refused(alone: ClusterNode) -> None:
         f"/v1/topics/{TOPIC}/tail?from=latest",
         "/v1/topics/nobody-knows",
     ]
-    for answer in at_once([("GET", path, None) for path in paths], alone):
+    for answer in at_once([*writes, *(("GET", path, None) for path in reads)], alone):
         assert_no_quorum(answer)
     assert_no_quorum(messages_of(alone, 0, Accept=BATCHES))
+    unreachable = alone.call("POST", "/v1/cluster/transfer", {"to": "n2"})
+    assert (unreachable.status, unreachable.code) == (400, "bad_value")
 
 
 def at_once(calls: Sequence[tuple[str, str, object]], node: ClusterNode) -> list[Answer]:
@@ -194,7 +189,7 @@ def test_idle_leader_notices_that_the_others_are_gone(cluster: Cluster, alone: C
     def is_asleep() -> bool:
         return all(group["is_asleep"] for group in alone.get("/v1/cluster/groups").json["groups"])
 
-    wait_until(is_asleep)
+    wait_until(is_asleep, "its groups sleep")
     for node in cluster.nodes[1:]:
         node.process.kill()
     wait_until(lambda: not alone.process.is_ready, "it says that it takes publishes")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from holdfast.frontends.http.openapi import document
 from holdfast.frontends.http.routes import ROUTES
 from holdfast.frontends.http.routing import Router
@@ -28,8 +26,8 @@ def references(node: object) -> list[str]:
     return []
 
 
-def test_document_is_served(server: Server) -> None:
-    assert server.get("/openapi.json").json == DOCUMENT
+def test_document_is_served(shared_server: Server) -> None:
+    assert shared_server.get("/openapi.json").json == DOCUMENT
     assert DOCUMENT["openapi"] == "3.1.0"
     assert DOCUMENT["info"]["title"] and DOCUMENT["info"]["version"]
 
@@ -125,9 +123,9 @@ def test_examples_are_accepted_by_the_server(server: Server) -> None:
             assert str(answer.status) in call["responses"] and answer.status < 300, (path, answer)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.operation)
-def test_every_route_is_found_by_its_path(route: Any) -> None:
-    path = re.sub(r"{\w+}", "7", route.path)
-    found, names = Router(ROUTES).find(route.method, path.encode())
-    assert found is route
-    assert names == ("7",) * len(re.findall(r"{\w+}", route.path))
+def test_every_route_is_found_by_its_path() -> None:
+    router = Router(ROUTES)
+    for route in ROUTES:
+        found, names = router.find(route.method, re.sub(r"{\w+}", "7", route.path).encode())
+        assert found is route
+        assert names == ("7",) * len(re.findall(r"{\w+}", route.path))

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +14,10 @@ from holdfast.model.limits import MESSAGE_BYTES_MAX
 from tests.http.http_server import Server, serving
 
 
-def read_all(server: Server, topic: str, partition: int = 0) -> list[dict[str, object]]:
-    return server.get(f"/v1/topics/{topic}/partitions/{partition}/messages?max=10000").json["messages"]
+def read_all(server: Server, topic: str, partition: int = 0) -> list[dict[str, Any]]:
+    path = f"/v1/topics/{topic}/partitions/{partition}/messages?max=10000"
+    messages: list[dict[str, Any]] = server.get(path).json["messages"]
+    return messages
 
 
 def test_published_text_is_read_back_in_order(server: Server) -> None:
@@ -93,9 +96,9 @@ def test_a_request_can_name_its_partition(server: Server) -> None:
     assert server.call("POST", "/v1/topics/orders/messages", mixed).code == "bad_value"
 
 
-@pytest.mark.parametrize(
-    ("message", "code", "named"),
-    [
+def test_one_bad_message_refuses_the_request_whole(server: Server) -> None:
+    server.publish("orders", "before")
+    wrong: list[tuple[object, str, str]] = [
         ({}, "bad_value", "messages[1]: give exactly one of value, json and base64, not none"),
         ({"value": "a", "json": 1}, "bad_value", "not value and json"),
         ({"value": 7}, "bad_value", "messages[1].value: expected 'str', got 'int'"),
@@ -111,19 +114,18 @@ def test_a_request_can_name_its_partition(server: Server) -> None:
         ("text", "bad_value", "messages[1]"),
         ({"value": "x" * (MESSAGE_BYTES_MAX + 1)}, "too_large", str(MESSAGE_BYTES_MAX)),
         ({"value": "x" * MESSAGE_BYTES_MAX, "key": "k"}, "too_large", str(MESSAGE_BYTES_MAX)),
-    ],
-)
-def test_one_bad_message_refuses_the_request_whole(server: Server, message: object, code: str, named: str) -> None:
-    server.publish("orders", "before")
-    refused = server.call("POST", "/v1/topics/orders/messages", {"messages": [{"value": "good"}, message]})
-    assert refused.code == code, refused
-    assert named in refused.message, refused.message
-    assert refused.status == (413 if code == "too_large" else 400)
+    ]
+    for message, code, named in wrong:
+        refused = server.call("POST", "/v1/topics/orders/messages", {"messages": [{"value": "good"}, message]})
+        assert refused.code == code, refused
+        assert named in refused.message, refused.message
+        assert refused.status == (413 if code == "too_large" else 400)
     assert [one["value"] for one in read_all(server, "orders")] == ["before"]
 
 
 def test_nothing_to_publish_is_refused(server: Server) -> None:
-    for body in ({"messages": []}, {}, {"messages": None}, {"messages": {}}, {"messages": "x"}):
+    bodies: list[object] = [{"messages": []}, {}, {"messages": None}, {"messages": {}}, {"messages": "x"}]
+    for body in bodies:
         refused = server.call("POST", "/v1/topics/orders/messages", body)
         assert refused.status == 400 and refused.code in {"bad_message", "bad_value"}, refused
     assert server.get("/v1/topics").json == {"topics": []}
@@ -147,8 +149,6 @@ def test_acknowledged_messages_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_many_publishers_at_once_lose_nothing(server: Server) -> None:
-    import threading
-
     def work(number: int) -> None:
         connection = server.connect()
         for turn in range(20):

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.http.http_server import Server, serving
 
 BODY = b'{"items": [{"queue": "q", "payload": 1, "transactionId": "%b"}]}'
@@ -74,18 +72,16 @@ def _without_lengths(answer: tuple[int, dict[bytes, bytes], bytes]) -> object:
     return status, {name: text for name, text in headers.items() if name != b"content-length"}, body
 
 
-@pytest.mark.parametrize("step", [1, 7, 60, 170, 1000])
-def test_pushes_in_any_pieces_are_all_answered_in_order(shared_server: Server, step: int) -> None:
-    stream = b"".join(request(b"%d-%d" % (step, number)) for number in range(20))
-    with talking(shared_server) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for start in range(0, len(stream), step):
-            connection.sendall(stream[start : start + step])
-        found = answers(connection, 20)
-    assert [json.loads(body)[0]["transaction_id"] for _, _, body in found] == [
-        f"{step}-{number}" for number in range(20)
-    ]
-    assert {json.loads(body)[0]["status"] for _, _, body in found} == {"queued"}
+def test_pushes_in_any_pieces_are_all_answered_in_order(shared_server: Server) -> None:
+    for step in (1, 7, 60, 170, 1000):
+        stream = b"".join(request(b"%d-%d" % (step, number)) for number in range(20))
+        with talking(shared_server) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for start in range(0, len(stream), step):
+                connection.sendall(stream[start : start + step])
+            found = [json.loads(body)[0] for _, _, body in answers(connection, 20)]
+        assert [each["transaction_id"] for each in found] == [f"{step}-{number}" for number in range(20)]
+        assert {each["status"] for each in found} == {"queued"}
 
 
 def test_other_requests_between_pushes_keep_their_turn(shared_server: Server) -> None:
@@ -102,23 +98,20 @@ def test_other_requests_between_pushes_keep_their_turn(shared_server: Server) ->
         assert answers(connection, 1)[0][0] == 400
 
 
-@pytest.mark.parametrize(
-    ("more", "status"),
-    [
+def test_head_that_is_not_usual_is_for_the_general_way(shared_server: Server) -> None:
+    for more, status in [
         (b"Origin: http://elsewhere.example\r\n", 403),
         (b"Content-Encoding: gzip\r\n", 415),
         (b"Content-Length: 3\r\n", 400),
         (b"Transfer-Encoding: chunked\r\n", 400),
-        (b"X-Folded: a\r\n b\r\n", 201),
+        (b"X-Folded: a\r\n b\r\n", 400),
         (b"Expect: 100-continue\r\n", 100),
         (b"X: \xff\r\n", 201),
-    ],
-)
-def test_head_that_is_not_usual_is_for_the_general_way(shared_server: Server, more: bytes, status: int) -> None:
-    with talking(shared_server) as connection:
-        connection.sendall(request(more=more))
-        found = connection.recv(65536)
-    assert int(found.split()[1]) in {status, 400}, found
+    ]:
+        with talking(shared_server) as connection:
+            connection.sendall(request(more=more))
+            found = connection.recv(65536)
+        assert int(found.split()[1]) == status, (more, found)
 
 
 def test_body_that_is_too_large_is_refused_on_either_way(tmp_path: Path) -> None:

@@ -112,7 +112,8 @@ def test_long_listings_come_in_pages_that_leave_nothing_out(queue: QueueClient) 
             queue("/read", queue_id=number, client_id=f"client {value}")
 
     def pages(path: str, field: str, limit: int, **more: Any) -> list[Any]:
-        found, after = [], {}
+        found: list[Any] = []
+        after: dict[str, Any] = {}
         while True:
             answer = queue(path, limit=limit, **after, **more)
             assert len(answer[field]) <= limit
@@ -163,9 +164,9 @@ def test_short_and_general_way_answer_the_same(queue: QueueClient, server: Serve
     assert [queue("/read", queue_id=1, client_id="c")["message_id"] for _ in range(3)] == [1, 2, None]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "code"),
-    [
+def test_wrong_request_is_refused_and_changes_nothing(queue: QueueClient) -> None:
+    queue("/create_queue")
+    wrong: list[tuple[str, object, int, str]] = [
         ("/append", {"queue_id": 7, "value": 1}, 404, "queue_not_found"),
         ("/read", {"queue_id": 7, "client_id": "c"}, 404, "queue_not_found"),
         ("/append", {"queue_id": "1", "value": 1}, 400, "bad_value"),
@@ -197,25 +198,15 @@ def test_short_and_general_way_answer_the_same(queue: QueueClient, server: Serve
         ("/set_peer_urls", {"peer_urls": "http://127.0.0.1:1"}, 400, "bad_value"),
         ("/set_follower_urls", {"follower_urls": ["ftp://x"]}, 400, "bad_value"),
         ("/apply_append", {"queue_id": 1}, 400, "bad_value"),
-    ],
-)
-def test_wrong_request_is_refused_and_changes_nothing(
-    shared_server: Server, path: str, body: object, status: int, code: str
-) -> None:
-    queue = QueueClient(shared_server)
-    if not queue("/get_all_queues")["queue_ids"]:
-        queue("/create_queue")
-    refused = queue.refused(path, body)
-    assert (refused.status, refused.code) == (status, code)
+        # Nothing is written past the consensus.
+        *((path, body, 409, "replaced_by_consensus") for path, body in APPLY.items()),
+    ]
+    for path, body, status, code in wrong:
+        refused = queue.refused(path, body)
+        assert (refused.status, refused.code) == (status, code), (path, body)
     assert queue("/get_all_queues") == {"queue_ids": [1]}
     assert queue("/get_all_messages") == {"messages": []}
     assert queue("/get_all_pointers") == {"pointers": []}
-
-
-@pytest.mark.parametrize("path", list(APPLY))
-def test_nothing_is_written_past_the_consensus(shared_server: Server, path: str) -> None:
-    refused = QueueClient(shared_server).refused(path, APPLY[path])
-    assert (refused.status, refused.code) == (409, "replaced_by_consensus")
 
 
 def test_calls_between_brokers_are_understood_and_change_nothing(queue: QueueClient) -> None:
@@ -259,6 +250,6 @@ def test_bug_in_one_call_leaves_the_connection_and_the_budget_as_they_were(
                 assert (failed.status, failed.code) == (500, "internal")
         connection.request("POST", "/append", b'{"queue_id":1,"value":1}', JSON)
         assert answer_of(connection.getresponse()).json == {"message_id": 1}
-    wait_until(lambda: server.frontend._services.budget.bytes_used == 0, "everything that was held is given back")
+    wait_until(lambda: server.load.body_bytes == 0, "everything that was held is given back")
     assert [event for event, _ in server.logged] == ["http_request_failed"] * 3
     server.logged.clear()

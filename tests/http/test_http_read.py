@@ -4,7 +4,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from testkit.wait import wait_until
+
 from holdfast.model.limits import HTTP_READ_BYTES_MAX, HTTP_READ_MESSAGES_MAX, LONG_POLL_MS_MAX
+from holdfast.model.messages import NewMessage
 from tests.http.http_server import BATCHES, Answer, Server
 
 PATH = "/v1/topics/orders/partitions/0/messages"
@@ -55,12 +58,10 @@ def test_max_bytes_bounds_the_answer_but_gives_at_least_one(server: Server) -> N
 def test_long_poll_wakes_when_a_message_comes(server: Server) -> None:
     server.create("orders")
     thread, answers = later(lambda: server.get(f"{PATH}?offset=0&wait_ms=20000"))
-    time.sleep(0.3)
-    assert not answers, "it should be waiting"
-    began = time.monotonic()
+    wait_until(lambda: server.load.waits == 1, "it waits")
+    assert not answers
     server.publish("orders", "hello")
-    thread.join(10)
-    assert time.monotonic() - began < 10
+    thread.join(15)
     assert [one["value"] for one in answers[0].json["messages"]] == ["hello"]
     assert answers[0].json["next_offset"] == 1
 
@@ -68,9 +69,9 @@ def test_long_poll_wakes_when_a_message_comes(server: Server) -> None:
 def test_long_poll_for_batches_wakes_too(server: Server) -> None:
     server.create("orders")
     thread, answers = later(lambda: server.get(f"{PATH}?offset=latest&wait_ms=20000", Accept=BATCHES))
-    time.sleep(0.2)
+    wait_until(lambda: server.load.waits == 1, "it waits")
     server.publish("orders", "hello")
-    thread.join(10)
+    thread.join(15)
     assert answers[0].headers["holdfast-next-offset"] == "1"
     assert b"hello" in answers[0].body
 
@@ -79,16 +80,16 @@ def test_long_poll_ends_empty_when_nothing_comes(server: Server) -> None:
     server.create("orders")
     began = time.monotonic()
     answer = server.get(f"{PATH}?wait_ms=300")
-    assert 0.25 < time.monotonic() - began < 3
+    assert time.monotonic() - began > 0.25
     assert answer.json == {"messages": [], "next_offset": 0}
 
 
 def test_long_poll_of_a_topic_that_is_deleted_ends(server: Server) -> None:
     server.create("orders")
     thread, answers = later(lambda: server.get(f"{PATH}?wait_ms=20000"))
-    time.sleep(0.2)
+    wait_until(lambda: server.load.waits == 1, "it waits")
     server.call("DELETE", "/v1/topics/orders")
-    thread.join(5)
+    thread.join(15)
     assert answers and answers[0].code == "topic_not_found"
 
 
@@ -96,21 +97,12 @@ def test_reader_that_leaves_a_long_poll_is_forgotten(server: Server) -> None:
     server.create("orders")
     connection = server.connect()
     connection.request("GET", f"{PATH}?wait_ms=20000")
-    time.sleep(0.2)
+    wait_until(lambda: server.load.waits == 1, "it waits")
     connection.close()
-    deadline = time.monotonic() + 5
-    while waiting(server) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert waiting(server) == 0
-
-
-def waiting(server: Server) -> int:
-    return len(server.frontend._services._waits)
+    wait_until(lambda: server.load.waits == 0, "it is forgotten")
 
 
 def test_bytes_that_are_no_text_come_as_base64(server: Server) -> None:
-    from holdfast.model.messages import NewMessage
-
     async def publish() -> None:
         message = NewMessage(value=b"\xff\xfe", key=b"\x80", headers=[("good", b"text"), ("bad", b"\xff")])
         await server.broker.publish("orders", [message])

@@ -32,7 +32,6 @@ from holdfast.frontends.untaken import untaken_bytes
 from holdfast.model.errors import BadHttp, HeadersTooLarge, HoldfastError, RequestTimeout, TooManyConnections
 from holdfast.model.limits import KIB, SUBSCRIBER_PIECE_BYTES_MIN
 
-SWEEP_INTERVAL_S: Final = 2.0
 # Up to here a copy is cheaper than another write.
 _JOINED_BYTES_MAX: Final = 64 * KIB
 
@@ -53,6 +52,8 @@ class Bounds:
     refused_body_s: float = 10.0
     # How long the other side may leave what was written to it untouched.
     write_stall_s: float = 120.0
+    # How often all of these times are looked at.
+    sweep_interval_s: float = 2.0
 
 
 class Connection(HttpToolsProtocol):

@@ -17,7 +17,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from holdfast.broker.outgoing import Outgoing
-from holdfast.frontends.http.connection import SWEEP_INTERVAL_S, Bounds, Connection
+from holdfast.frontends.http.connection import Bounds, Connection
 from holdfast.frontends.http.origin import OriginRule
 from holdfast.frontends.http.short_way import ShortWay
 
@@ -60,6 +60,11 @@ class Listening:
     def connections(self) -> int:
         return len(self._state.connections)
 
+    @property
+    def untaken_bytes(self) -> int:
+        """What was written to connections and is still in this process."""
+        return sum(connection.transport.get_write_buffer_size() for connection in self._connections())
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen, on one more address; the answer has the port that was really taken. Raises `OSError`."""
         listener = await _bound(host, port)
@@ -93,7 +98,7 @@ class Listening:
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(connection, sock=listener, backlog=BACKLOG))
         if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+            self._sweeper = loop.call_later(self._bounds.sweep_interval_s, self._sweep)
         return address
 
     async def stop(self, drain_s: float) -> None:
@@ -137,7 +142,7 @@ class Listening:
         now_s = loop.time()
         for connection in self._connections():
             connection.sweep(now_s)
-        self._sweeper = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
+        self._sweeper = loop.call_later(self._bounds.sweep_interval_s, self._sweep)
 
 
 async def _bound(host: str, port: int) -> socket.socket:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,16 @@ def short_calls(services: Services) -> dict[bytes, ShortCall]:
         b"POST /append HTTP/1.1\r\n": ShortCall("appendToQueue", partial(queue_calls.begin_append, services)),
         b"POST /read HTTP/1.1\r\n": ShortCall("readFromQueue", partial(queue_calls.begin_read, services)),
     }
+
+
+class Load(NamedTuple):
+    """What the clients of a front end take of it right now."""
+
+    connections: int
+    waits: int
+    tails: int
+    body_bytes: int
+    untaken_bytes: int
 
 
 class HttpFrontend:
@@ -75,6 +85,16 @@ class HttpFrontend:
     def _served(self, origin: OriginRule) -> tuple[Application, ShortWay]:
         app = App(self._services, ROUTES, origin)
         return app, ShortWay(self._services, short_calls(self._services), origin)
+
+    @property
+    def load(self) -> Load:
+        return Load(
+            connections=self._listening.connections,
+            waits=self._services.waits,
+            tails=self._services.tails,
+            body_bytes=self._services.budget.bytes_used,
+            untaken_bytes=self._listening.untaken_bytes,
+        )
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen, on one more address; the answer has the port that was really taken. Raises `OSError`."""

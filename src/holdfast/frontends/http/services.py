@@ -121,6 +121,11 @@ class Services:
         self._waits: set[asyncio.Task[bool]] = set()
 
     @property
+    def waits(self) -> int:
+        """Requests that wait for a message."""
+        return len(self._waits)
+
+    @property
     def errors(self) -> Counter[str]:
         """How often each code was answered with."""
         return self.broker.stats.errors
