@@ -27,12 +27,15 @@ hypothesis.settings.register_profile("shared", deadline=None, suppress_health_ch
 hypothesis.settings.load_profile("shared")
 
 # They share what takes longer to start than most of these tests to run: a Spark session, a Spark cluster, a cluster, a
-# performance.
+# browser, a performance.
 ONE_PROCESS: Final = (
     "tests/spark/session/",
     "tests/spark/test_cluster.py",
     "tests/cli/test_cluster.py",
     "tests/cli/test_demo_membership.py",
+    "tests/http/test_http_cluster.py",
+    "tests/http/test_http_docs_page.py",
+    "tests/http/test_http_minority.py",
 )
 
 
