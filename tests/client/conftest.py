@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 from testkit.processes import BrokerProcess
@@ -19,11 +18,16 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
         yield running
 
 
-@pytest.fixture
-def broker_process(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A running broker that a test may kill and start again."""
-    with BrokerProcess(tmp_path / "data", http_port=free_port()) as running:
+@pytest.fixture(scope="session")
+def mortal_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("mortal") / "data", http_port=free_port()) as running:
         yield running
+
+
+@pytest.fixture
+def broker_process(mortal_broker: BrokerProcess) -> BrokerProcess:
+    """A running broker that a test may kill and start again; each has a topic of its own."""
+    return mortal_broker if mortal_broker.is_running else mortal_broker.start()
 
 
 @pytest.fixture

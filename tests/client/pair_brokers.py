@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from holdfast.testing.ports import free_port
+from tests.client.client_servers import serving
 
 PUBACK = b"PUBACK|Published successfully\n"
 
@@ -133,3 +134,16 @@ async def fake_pair(*, dialect: str = "standard") -> AsyncIterator[tuple[FakeBro
     finally:
         for broker in brokers:
             await broker.die()
+
+
+@contextlib.asynccontextmanager
+async def http_server() -> AsyncIterator[str]:
+    """Something that speaks HTTP where a text broker is expected; its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
+    async with serving(serve) as address:
+        yield address

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def test_no_unacknowledged_message_is_skipped_whatever_the_order(order: list[int
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.randoms())
-def test_ranges_of_any_length_grow_together(lengths: list[int], dice) -> None:  # type: ignore[no-untyped-def]
+def test_ranges_of_any_length_grow_together(lengths: list[int], dice: random.Random) -> None:
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     pieces = list(zip(starts, lengths, strict=True))
     dice.shuffle(pieces)

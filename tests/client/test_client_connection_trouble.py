@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 import pytest
 
@@ -40,11 +39,9 @@ async def test_a_silent_broker_ends_in_an_error_that_says_what_was_tried() -> No
 
 async def test_no_broker_at_all_ends_in_an_error_that_names_every_address() -> None:
     first, second = free_port(), free_port()
-    started = time.monotonic()
     with pytest.raises(ConnectionLost) as caught:
         async with connect(f"holdfast://127.0.0.1:{first},127.0.0.1:{second}", timeout_s=0.5):
             pass
-    assert time.monotonic() - started < 3
     assert f"127.0.0.1:{first}: Connection refused" in caught.value.message
     assert f"127.0.0.1:{second}: Connection refused" in caught.value.message
 
@@ -63,7 +60,7 @@ async def test_the_second_address_is_used_when_the_first_is_down(caplog: pytest.
 async def test_a_broker_that_comes_up_late_is_found() -> None:
     port = free_port()
     connecting = asyncio.create_task(Client(f"127.0.0.1:{port}").__aenter__())
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.2)
     async with ScriptedServer(Script()).running(port):
         broker = await connecting
         await broker.publish("orders", b"v")

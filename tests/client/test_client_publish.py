@@ -98,9 +98,10 @@ async def test_one_publisher_is_stored_in_the_order_it_published(shared_broker: 
 
 @pytest.mark.parametrize("retry_safe", [False, True])
 async def test_many_values_are_all_stored_where_the_results_say(
-    shared_broker: BrokerProcess, topic: str, retry_safe: bool
+    shared_broker: BrokerProcess, topic: str, retry_safe: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = [b"%d" % number + b"." * (number % 50) for number in range(120_000)]
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 5_000)
+    values = [b"%d" % number + b"." * (number % 50) for number in range(24_000)]
     async with connect(shared_broker.url) as broker:
         await broker.create_topic(topic, partitions=3)
         results = await broker.publish_many(topic, values, retry_safe=retry_safe)

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.client import (
-    ConnectionLost,
-    Message,
-    RemoteError,
-    Subscription,
-    connect,
-)
-from tests.client.client_servers import (
-    Answer,
-    Call,
-    LogScript,
-    ScriptedServer,
-    batch_at,
-    error,
-)
+from holdfast.client import ConnectionLost, RemoteError, connect
+from tests.client.client_servers import Answer, Call, LogScript, ScriptedServer, batch_at, error
+from tests.client.reading import take
 
 
 async def read_values(script: LogScript, count: int, start: int) -> list[bytes]:
@@ -28,15 +16,6 @@ async def read_values(script: LogScript, count: int, start: int) -> list[bytes]:
         broker.subscribe("orders", start=start) as messages,
     ):
         return [message.value for message in await take(messages, count)]
-
-
-async def take(messages: Subscription, count: int) -> list[Message]:
-    found: list[Message] = []
-    while len(found) < count:
-        message = await messages.get(timeout_s=10)
-        assert message is not None, f"only {len(found)} of {count} came"
-        found.append(message)
-    return found
 
 
 async def test_messages_before_the_position_are_not_delivered_again() -> None:

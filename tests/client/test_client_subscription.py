@@ -13,21 +13,11 @@ from testkit.wait import until
 
 from holdfast.client import (
     ClientClosed,
-    Message,
     RemoteError,
-    Subscription,
     connect,
 )
 from holdfast.client.api import Api
-
-
-async def take(messages: Subscription, count: int) -> list[Message]:
-    found: list[Message] = []
-    while len(found) < count:
-        some = await messages.take(count - len(found), timeout_s=20)
-        assert some, f"only {len(found)} of {count} came"
-        found += some
-    return found
+from tests.client.reading import take
 
 
 async def test_live_subscriber_gets_what_is_published_after_it_came(shared_broker: BrokerProcess, topic: str) -> None:
@@ -189,7 +179,7 @@ async def test_bulk_reader_gets_every_value_and_can_acknowledge_whole_batches(
 async def test_breaking_out_of_the_loop_loses_nothing(shared_broker: BrokerProcess, topic: str) -> None:
     async with connect(shared_broker.url) as broker:
         await broker.publish_many(topic, [b"%d" % number for number in range(10)])
-        found = []
+        found: list[int] = []
         async with broker.subscribe(topic, start="earliest") as messages:
             while len(found) < 10:
                 async for message in messages:

@@ -19,7 +19,7 @@ from holdfast.client import (
 )
 from holdfast.client.failover import UNACKNOWLEDGED_MAX
 from holdfast.testing.ports import free_port
-from tests.client.pair_brokers import FakeBroker, fake_pair
+from tests.client.pair_brokers import FakeBroker, fake_pair, http_server
 
 
 def publisher_for(*brokers: FakeBroker, **options: object) -> PairPublisher:
@@ -66,7 +66,7 @@ async def test_silent_primary_is_left_after_the_acknowledgement_timeout() -> Non
         primary.is_mute = True
         started = time.monotonic()
         await publisher.publish("t", b"x")
-        assert 0.2 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.2
         assert backup.published and publisher.broker == backup.address
 
 
@@ -101,10 +101,10 @@ async def test_broker_that_cannot_just_now_is_left_for_the_other_one() -> None:
 
 async def test_pair_that_needs_a_moment_for_its_promotion_gets_it() -> None:
     async with fake_pair() as (primary, backup), publisher_for(primary, backup) as publisher:
-        backup.answers = lambda before: "ack" if before >= 10 else "ERROR|not_leader|being promoted"
+        backup.answers = lambda before: "ack" if before >= 4 else "ERROR|not_leader|being promoted"
         await primary.die()
         await publisher.publish("t", b"x")
-        assert len(backup.published) == 11 and len(backup.store) == 1
+        assert len(backup.published) == 5 and len(backup.store) == 1
 
 
 async def test_refused_message_raises_and_the_others_go_on() -> None:
@@ -128,21 +128,19 @@ async def test_patience_ends_when_nobody_acknowledges() -> None:
         started = time.monotonic()
         with pytest.raises(ConnectionLost, match="may be stored or not") as raised:
             await publisher.publish("t", b"x")
-        assert 0.5 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.5
         assert raised.value.code == "connection_lost"
         primary.answers = "ack"
         await publisher.publish("t", b"works again")
 
 
 async def test_patience_also_ends_for_those_who_wait_for_room() -> None:
-    async with fake_pair() as (primary, backup), publisher_for(primary, backup, patience_s=1.0) as publisher:
+    async with fake_pair() as (primary, backup), publisher_for(primary, backup, patience_s=0.5) as publisher:
         primary.answers = backup.answers = "silent"
         many = asyncio.ensure_future(publisher.publish_many("t", [b"x"] * (UNACKNOWLEDGED_MAX + 500)))
         await until(lambda: publisher._failover.unacknowledged == UNACKNOWLEDGED_MAX, "no more are taken")
-        started = time.monotonic()
         with pytest.raises(ConnectionLost):
             await publisher.publish("t", b"one more")
-        assert time.monotonic() - started < 10
         with pytest.raises(ConnectionLost):
             await many
 
@@ -168,21 +166,10 @@ async def test_nobody_there_is_told_with_what_was_tried() -> None:
 
 
 async def test_port_of_something_else_is_told_at_once() -> None:
-    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(http, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        async with PairPublisher(address, on_change=lambda change: None) as publisher:
-            for _ in range(2):
-                with pytest.raises(WrongPort, match="not the text port"):
-                    await publisher.publish("t", b"x")
-    finally:
-        server.close()
+    async with http_server() as address, PairPublisher(address, on_change=lambda change: None) as publisher:
+        for _ in range(2):
+            with pytest.raises(WrongPort, match="not the text port"):
+                await publisher.publish("t", b"x")
 
 
 @pytest.mark.parametrize(
@@ -233,7 +220,7 @@ async def test_closing_waits_for_what_was_begun_and_ends_the_rest() -> None:
 
 
 async def test_cancelled_publish_disturbs_nobody() -> None:
-    async with fake_pair() as (primary, backup), publisher_for(primary, backup, ack_timeout_s=1.0) as publisher:
+    async with fake_pair() as (primary, backup), publisher_for(primary, backup, ack_timeout_s=0.3) as publisher:
         primary.answers = "silent"
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):

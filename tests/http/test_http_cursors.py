@@ -40,13 +40,6 @@ def test_unacknowledged_messages_come_again_and_acknowledged_ones_do_not(server:
     }
 
 
-def test_cursor_never_moves_backwards_on_an_old_acknowledgement(server: Server) -> None:
-    server.publish("orders", *"abc")
-    server.get(f"{PATH}/messages")
-    ack(server, {"0": 2})
-    assert ack(server, {"0": 1}).json["partitions"][0]["offset"] == 2
-
-
 def test_auto_ack_moves_the_cursor_in_the_same_step(server: Server) -> None:
     server.publish("orders", *"abc")
     assert values(server.get(f"{PATH}/messages?max=2&auto_ack=true")) == ["a", "b"]
@@ -168,14 +161,6 @@ def test_cursor_names_cannot_name_a_path(server: Server) -> None:
     for name in ("..%2Fx", "a%20b", "%00", "x" * 201):
         refused = server.get(f"/v1/topics/orders/cursors/{name}/messages")
         assert (refused.status, refused.code) == (400, "bad_cursor"), refused
-
-
-def test_acknowledged_place_survives_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        server.publish("orders", *"abc")
-        server.get(f"{PATH}/messages?max=2&auto_ack=true")
-    with serving(tmp_path / "data") as server:
-        assert values(server.get(f"{PATH}/messages")) == ["c"]
 
 
 def test_answer_of_a_cursor_is_bounded_in_bytes(server: Server) -> None:

@@ -117,21 +117,6 @@ def test_messages_that_were_published_in_other_ways_are_popped_too(server: Serve
     assert server.get("/api/v1/pop/queue/q/partition/k?autoAck=true&consumerGroup=g").json["partition"] == "k"
 
 
-def test_many_clients_of_a_group_share_its_messages_without_one_twice(server: Server) -> None:
-    server.create("q", partitions=3)
-    push(server, "q", *((f"p{number % 9}", number) for number in range(900)))
-
-    def drain(_: int) -> list[int]:
-        taken: list[int] = []
-        while some := pop(server, "q", batch=7):
-            taken += some
-        return taken
-
-    with ThreadPoolExecutor(8) as threads:
-        parts = list(threads.map(drain, range(8)))
-    assert sorted(number for part in parts for number in part) == list(range(900))
-
-
 def test_waiting_pop_is_answered_as_soon_as_a_message_comes(server: Server) -> None:
     with ThreadPoolExecutor(2) as threads:
         any_one = threads.submit(pop, server, "new", wait="true", timeout="20000")

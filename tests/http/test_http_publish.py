@@ -74,15 +74,6 @@ def test_message_sent_again_with_its_id_is_stored_once(server: Server) -> None:
     assert len(read_all(server, "orders")) == 3
 
 
-def test_equal_keys_meet_in_one_partition(server: Server) -> None:
-    server.create("orders", partitions=8)
-    body = {"messages": [{"value": str(number), "key": f"customer-{number % 5}"} for number in range(100)]}
-    results = server.call("POST", "/v1/topics/orders/messages", body).json["results"]
-    by_key = [{one["partition"] for one in results[key::5]} for key in range(5)]
-    assert all(len(partitions) == 1 for partitions in by_key)
-    assert len(set.union(*by_key)) > 1
-
-
 def test_a_request_can_name_its_partition(server: Server) -> None:
     server.create("orders", partitions=3)
     body = {"messages": [{"value": "a", "partition": 2}, {"value": "b", "partition": 2, "key": "k"}]}
@@ -139,13 +130,6 @@ def test_without_auto_create_a_missing_topic_is_an_error(tmp_path: Path) -> None
             assert (refused.status, refused.code) == (404, "topic_not_found")
         server.create("orders")
         assert server.call("POST", "/v1/topics/orders/messages", body).status == 200
-
-
-def test_acknowledged_messages_survive_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        server.publish("orders", *map(str, range(1000)))
-    with serving(tmp_path / "data") as server:
-        assert [one["value"] for one in read_all(server, "orders")] == list(map(str, range(1000)))
 
 
 def test_many_publishers_at_once_lose_nothing(server: Server) -> None:

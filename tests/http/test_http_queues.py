@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -220,16 +219,6 @@ def test_calls_between_brokers_are_understood_and_change_nothing(queue: QueueCli
         assert answer["ok"] and not answer["changed"] and "nothing was changed" in answer["note"]
     assert queue("/broker_info") == before
     assert before["broker_id"] == 1 and before["is_leader"] and before["leader_id"] == 1
-
-
-def test_many_clients_at_once_lose_and_double_nothing(queue: QueueClient) -> None:
-    queue("/create_queue")
-    with ThreadPoolExecutor(16) as threads:
-        ids = list(threads.map(lambda value: queue("/append", queue_id=1, value=value)["message_id"], range(200)))
-        assert sorted(ids) == list(range(1, 201))
-        read = list(threads.map(lambda _: queue("/read", queue_id=1, client_id="c"), range(210)))
-    values = [message["value"] for message in read if message["message_id"] is not None]
-    assert sorted(values) == list(range(200))
 
 
 def test_bug_in_one_call_leaves_the_connection_and_the_budget_as_they_were(

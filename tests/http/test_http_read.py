@@ -48,13 +48,6 @@ def test_offset_can_be_a_word_or_a_time_ago(server: Server) -> None:
     assert (beyond.status, beyond.code) == (416, "offset_out_of_range")
 
 
-def test_max_bytes_bounds_the_answer_but_gives_at_least_one(server: Server) -> None:
-    for _ in range(10):
-        server.publish("orders", "x" * 100_000)
-    assert len(server.get(f"{PATH}?max_bytes=1").json["messages"]) == 1
-    assert 2 <= len(server.get(f"{PATH}?max_bytes=350000").json["messages"]) <= 4
-
-
 def test_long_poll_wakes_when_a_message_comes(server: Server) -> None:
     server.create("orders")
     thread, answers = later(lambda: server.get(f"{PATH}?offset=0&wait_ms=20000"))

@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -38,7 +39,8 @@ def test_queues_and_topics_are_spread_over_groups_and_found_again_through_any_pr
         assert proxy.ask("/get_all_queues", limit=6) == {"queue_ids": sorted(ids), "next": None}
         whole = proxy.ask("/get_all_messages")["messages"]
         assert sorted(each["queue_id"] for each in whole) == sorted(ids)
-        pages, after = [], {}
+        pages: list[Any] = []
+        after: dict[str, Any] = {}
         while True:
             page = other.ask("/get_all_messages", limit=2, **after)
             pages += page["messages"]
@@ -106,7 +108,7 @@ def test_nothing_is_lost_or_doubled_when_a_node_behind_the_proxy_is_killed(group
             return message_id
 
         def read(place: int) -> list[int]:
-            found = []
+            found: list[int] = []
             while True:
                 message = proxies[place % 2].ask("/read", queue_id=queue_id, client_id="all")
                 if message["message_id"] is None:
@@ -128,7 +130,7 @@ def test_nothing_is_lost_or_doubled_when_a_node_behind_the_proxy_is_killed(group
 
 def test_listings_have_what_is_there_when_a_group_is_down_and_name_what_is_missing(group: Group) -> None:
     a, b = group("a", 1), group("b", 1)
-    with proxying([f"a={a.addresses}", f"b={b.addresses}"]) as proxy:
+    with proxying([f"a={a.addresses}", f"b={b.addresses}"], patience_s=2.0) as proxy:
         ids = [proxy.ask("/create_queue")["queue_id"] for _ in range(4)]
         for queue_id in ids:
             proxy.ask("/append", queue_id=queue_id, value=1)
@@ -145,7 +147,8 @@ def test_listings_have_what_is_there_when_a_group_is_down_and_name_what_is_missi
             ("/get_all_pointers", "pointers"),
         ):
             for limit in ({}, {"limit": 1}):
-                found, after = [], {}
+                found: list[Any] = []
+                after: dict[str, Any] = {}
                 while True:
                     page = proxy.ask(path, **limit, **after)
                     found += page[field]
@@ -214,7 +217,7 @@ def test_large_bodies_and_streams_pass_through_piece_by_piece(group: Group) -> N
             stream = tail.getresponse()
             assert stream.status == 200 and stream.readline().startswith(b"retry")
             proxy.call("POST", "/v1/topics/big/messages", {"messages": [{"value": "live"}]})
-            lines = []
+            lines: list[bytes] = []
             while not any(b"live" in line for line in lines):
                 lines.append(stream.readline())
         # Whoever leaves takes no connection with it.
