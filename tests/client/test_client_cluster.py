@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from holdfast.client import OutcomeUnknown, PublishManyLost, connect
-from holdfast.wire.record_batch import decode
-from tests.client.client_servers import Answer, Call, Script, ScriptedServer, batches_of, error, is_publish
+from holdfast.client import connect
+from tests.client.client_servers import Answer, Call, Script, ScriptedServer, batches_of, error
 
 
 async def test_message_without_an_id_is_sent_again_when_no_leader_took_it() -> None:
@@ -21,29 +20,6 @@ async def test_message_without_an_id_is_sent_again_when_no_leader_took_it() -> N
     ):
         assert (await broker.publish("orders", b"v", retry_safe=False)).offset == 0
     assert len(batches_of(server)) == 3
-
-
-async def test_message_with_an_id_is_sent_again_when_its_leader_was_lost() -> None:
-    async with (
-        ScriptedServer(Script((503, error("leader_changed")))).running() as server,
-        connect(server.address) as broker,
-    ):
-        assert (await broker.publish("orders", b"v")).offset == 0
-        sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
-    assert len(sent) == 2 and len({message.id for message in sent}) == 1
-
-
-async def test_message_without_an_id_is_not_stored_twice_when_its_leader_was_lost() -> None:
-    async with (
-        ScriptedServer(Script((503, error("leader_changed")), (503, error("leader_changed")))).running() as server,
-        connect(server.address) as broker,
-    ):
-        with pytest.raises(OutcomeUnknown, match="not known whether it was stored"):
-            await broker.publish("orders", b"v", retry_safe=False)
-        with pytest.raises(PublishManyLost) as caught:
-            await broker.publish_many("orders", [b"1", b"2"])
-    assert caught.value.outcome_unknown and list(caught.value.results) == [None, None]
-    assert batches_of(server) == [[b"v"], [b"1", b"2"]]
 
 
 async def test_topic_whose_leader_was_lost_is_not_reported_as_somebody_elses() -> None:

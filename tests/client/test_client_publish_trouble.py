@@ -10,6 +10,7 @@ from testkit.wait import until
 
 from holdfast.client import (
     ConnectionLost,
+    HoldfastError,
     MaybeStored,
     NewMessage,
     OutcomeUnknown,
@@ -26,61 +27,61 @@ from holdfast.wire.record_batch import decode, decode_values
 from tests.client.client_servers import Answer, Call, HangUp, Script, ScriptedServer, batches_of, error, is_publish
 
 
-async def test_message_is_not_lost_when_the_connection_breaks_behind_it() -> None:
-    async with ScriptedServer(Script("hang up", "hang up")).running() as server, connect(server.address) as broker:
-        published = await broker.publish("orders", b"once")
-        sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
-    assert published.offset == 0
-    assert [message.value for message in sent] == [b"once"] * 3
-    assert len({message.id for message in sent}) == 1, "a resend must be recognisable"
+def answered(code: str, status: int = 503) -> Answer:
+    return status, error(code)
 
 
-async def test_message_without_an_id_is_not_sent_twice_and_the_caller_is_told() -> None:
-    async with ScriptedServer(Script("hang up")).running() as server, connect(server.address) as broker:
-        with pytest.raises(OutcomeUnknown, match="not known whether it was stored"):
-            await broker.publish("orders", b"once", retry_safe=False)
-        assert batches_of(server) == [[b"once"]]
-        assert (await broker.publish("orders", b"next", retry_safe=False)).offset == 0
+HTML = b"<h1>upstream trouble</h1>"
+# What the broker does to the first tries, and how often the message is sent. What a broker did not answer, or what
+# something between it and the client answered, may be stored.
+SENT_AGAIN_WITH_AN_ID: list[tuple[list[Answer | str], int]] = [
+    (["hang up", "hang up"], 3),
+    ([(500, HTML), (404, HTML)], 3),
+    ([answered("leader_changed")], 2),
+]
+# Nothing was stored, and the broker says so.
+SENT_AGAIN_WITHOUT: list[tuple[list[Answer | str], int]] = [
+    ([answered("unavailable"), answered("disk_full", 507), answered("shutting_down")], 4),
+    ([answered("no_quorum"), answered("not_leader")], 3),
+]
+SENT_ONCE_WITHOUT: list[tuple[Answer | str, type[HoldfastError], str, str]] = [
+    ("hang up", OutcomeUnknown, "outcome_unknown", "not known whether it was stored"),
+    (answered("leader_changed"), OutcomeUnknown, "outcome_unknown", "not known whether it was stored"),
+    ((500, HTML), OutcomeUnknown, "outcome_unknown", "upstream trouble"),
+    ((404, HTML), RemoteError, "http_404", "upstream trouble"),
+    (answered("storage_failed"), RemoteError, "storage_failed", "the script says storage_failed"),
+    (answered("topic_not_found", 404), RemoteError, "topic_not_found", "the script says topic_not_found"),
+]
 
 
-async def test_message_without_an_id_is_sent_again_when_the_broker_says_it_stored_nothing() -> None:
-    script = Script((503, error("unavailable")), (507, error("disk_full")), (503, error("shutting_down")))
+async def test_message_is_sent_again_until_it_is_stored_where_that_cannot_store_it_twice() -> None:
+    for retry_safe, rows in ((True, SENT_AGAIN_WITH_AN_ID), (False, SENT_AGAIN_WITHOUT)):
+        for script, tries in rows:
+            async with ScriptedServer(Script(*script)).running() as server, connect(server.address) as broker:
+                assert (await broker.publish("orders", b"once", retry_safe=retry_safe)).offset == 0, script
+                sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
+            assert [message.value for message in sent] == [b"once"] * tries, script
+            if retry_safe:
+                assert len({message.id for message in sent}) == 1, "a resend must be recognisable"
+
+
+async def test_message_without_an_id_is_sent_once_where_it_may_be_stored_or_is_refused() -> None:
+    for answer, kind, code, said in SENT_ONCE_WITHOUT:
+        async with ScriptedServer(Script(answer)).running() as server, connect(server.address) as broker:
+            with pytest.raises(kind, match=said) as raised:
+                await broker.publish("orders", b"once", retry_safe=False)
+            assert raised.value.code == code
+            assert batches_of(server) == [[b"once"]], answer
+            assert (await broker.publish("orders", b"next", retry_safe=False)).offset == 0
+
+
+async def test_refusal_of_a_message_with_an_id_is_not_retried() -> None:
+    script = Script(answered("topic_not_found", 404))
     async with ScriptedServer(script).running() as server, connect(server.address) as broker:
-        assert (await broker.publish("orders", b"v", retry_safe=False)).offset == 0
-
-
-async def test_message_is_sent_again_behind_an_answer_that_no_broker_gave_and_stored_once() -> None:
-    script = Script((500, b"<h1>upstream trouble</h1>"), (404, b"<h1>not here</h1>"))
-    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
-        assert (await broker.publish("orders", b"once")).offset == 0
-        sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
-    assert len(sent) == 3 and len({message.id for message in sent}) == 1
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "code"), [(500, OutcomeUnknown, "outcome_unknown"), (404, RemoteError, "http_404")]
-)
-async def test_message_without_an_id_is_sent_once_where_no_broker_answers(
-    status: int, kind: type[Exception], code: str
-) -> None:
-    """What stands in between may have handed it on before it failed; what refused it has not."""
-    script = Script((status, b"<h1>trouble</h1>"))
-    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
-        with pytest.raises(kind, match="trouble") as raised:
-            await broker.publish("orders", b"once", retry_safe=False)
-        assert batches_of(server) == [[b"once"]]
-    assert raised.value.code == code  # type: ignore[attr-defined]
-
-
-async def test_message_without_an_id_is_not_sent_again_after_a_failed_sync() -> None:
-    async with (
-        ScriptedServer(Script((503, error("storage_failed")))).running() as server,
-        connect(server.address) as broker,
-    ):
         with pytest.raises(RemoteError) as caught:
-            await broker.publish("orders", b"v", retry_safe=False)
-    assert caught.value.code == "storage_failed"
-    assert len(batches_of(server)) == 1
+            await broker.publish("orders", b"v")
+    assert (caught.value.code, caught.value.http_status) == ("topic_not_found", 404)
+    assert batches_of(server) == [[b"v"]]
 
 
 async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -> None:
@@ -138,18 +139,6 @@ async def test_broker_that_was_taken_out_is_passed_over_silently_and_alone_not_w
             with pytest.raises(RemoteError) as caught:
                 await broker.publish("orders", b"v")
     assert caught.value.code == "node_removed"
-
-
-async def test_a_refusal_is_raised_with_the_brokers_code_and_not_retried() -> None:
-    async with (
-        ScriptedServer(Script((404, error("topic_not_found")))).running() as server,
-        connect(server.address) as broker,
-    ):
-        with pytest.raises(RemoteError) as caught:
-            await broker.publish("orders", b"v")
-    assert (caught.value.code, caught.value.http_status) == ("topic_not_found", 404)
-    assert "the script says topic_not_found" in caught.value.message
-    assert len(batches_of(server)) == 1
 
 
 async def test_a_full_disk_is_reported_as_such_when_time_is_up() -> None:
@@ -263,17 +252,40 @@ async def test_who_waited_behind_others_in_vain_is_told_so() -> None:
             await second.future
 
 
-async def test_many_without_ids_says_what_is_stored_when_the_connection_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+# What the broker does to the second of several batches, whether the outcome of it is known, and the error.
+MANY_LOST: list[tuple[Answer | str, type[HoldfastError], str, bool]] = [
+    ("hang up", PublishManyLost, "outcome_unknown", True),
+    (answered("leader_changed"), PublishManyLost, "outcome_unknown", True),
+    # It stored the first half perhaps; sent again, that half would be there twice.
+    (answered("storage_failed"), PublishManyRefused, "storage_failed", True),
+    (answered("too_large", 413), PublishManyRefused, "too_large", False),
+]
+
+
+async def test_many_without_ids_say_what_is_stored_and_what_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
-    async with ScriptedServer(Script("store", "hang up")).running() as server, connect(server.address) as broker:
+    for answer, kind, code, is_unknown in MANY_LOST:
+        async with ScriptedServer(Script("store", answer)).running() as server, connect(server.address) as broker:
+            with pytest.raises(kind) as caught:
+                await broker.publish_many("orders", [b"%d" % number for number in range(10)])
+        lost = caught.value
+        assert isinstance(lost, PublishManyLost | PublishManyRefused)
+        assert (lost.code, lost.outcome_unknown) == (code, is_unknown), answer
+        assert [result and result.offset for result in lost.results[:4]] == [0, 1, None, None]
+        assert "of 10 messages are stored for certain" in lost.message
+        assert batches_of(server)[:2] == [[b"0", b"1"], [b"2", b"3"]]
+        assert [b"2", b"3"] not in batches_of(server)[2:], "what may have arrived is not sent again"
+
+
+async def test_many_say_that_a_part_may_be_stored_whichever_of_them_failed_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 1)
+    script = Script(answered("too_large", 413), answered("leader_changed"))
+    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
         with pytest.raises(PublishManyLost) as caught:
-            await broker.publish_many("orders", [b"%d" % number for number in range(10)])
-    lost = caught.value
-    assert lost.outcome_unknown
-    assert [result and result.offset for result in lost.results[:4]] == [0, 1, None, None]
-    assert "of 10 messages are stored for certain" in lost.message
-    assert batches_of(server)[:2] == [[b"0", b"1"], [b"2", b"3"]]
-    assert [b"2", b"3"] not in batches_of(server)[2:], "what may have arrived is not sent again"
+            await broker.publish_many("orders", [b"0", b"1"])
+    assert caught.value.outcome_unknown
 
 
 async def test_many_with_ids_get_through_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,42 +294,3 @@ async def test_many_with_ids_get_through_a_broken_connection(monkeypatch: pytest
         results = await broker.publish_many("orders", [b"%d" % number for number in range(6)], retry_safe=True)
     assert [result.offset for result in results] == list(range(6))
     assert batches_of(server) == [[b"0", b"1"], [b"2", b"3"], [b"2", b"3"], [b"4", b"5"]]
-
-
-async def test_many_that_are_refused_say_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
-    async with (
-        ScriptedServer(Script("store", (413, error("too_large")))).running() as server,
-        connect(server.address) as broker,
-    ):
-        with pytest.raises(PublishManyRefused) as caught:
-            await broker.publish_many("orders", [NewMessage(value=b"%d" % n, id=str(n)) for n in range(4)])
-    assert caught.value.code == "too_large"
-    assert [result is not None for result in caught.value.results] == [True, True, False, False]
-
-
-async def test_many_of_which_a_part_may_be_stored_are_not_sent_again_and_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A broker that stored the first half of a batch says that nobody knows; sent again, that half is there twice."""
-    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
-    async with (
-        ScriptedServer(Script("store", (503, error("storage_failed")))).running() as server,
-        connect(server.address) as broker,
-    ):
-        with pytest.raises(PublishManyRefused) as caught:
-            await broker.publish_many("orders", [b"0", b"1", b"2", b"3"])
-    assert caught.value.outcome_unknown
-    assert [result is not None for result in caught.value.results] == [True, True, False, False]
-    assert batches_of(server) == [[b"0", b"1"], [b"2", b"3"]]
-
-
-async def test_many_say_that_a_part_may_be_stored_whichever_of_them_failed_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 1)
-    script = Script((413, error("too_large")), (503, error("leader_changed")))
-    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
-        with pytest.raises(PublishManyLost) as caught:
-            await broker.publish_many("orders", [b"0", b"1"])
-    assert caught.value.outcome_unknown
