@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import h11
 import msgspec
 
+from holdfast.client import Client, connect
 from holdfast.model.ids import Offset
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.record_batch import decode_values, header, place
@@ -106,6 +108,13 @@ class ScriptedServer:
                 writer.write(parser.send(h11.EndOfMessage()) or b"")
                 await writer.drain()
                 parser.start_next_cycle()
+
+
+@contextlib.asynccontextmanager
+async def scripted(script: Answerer, **options: Any) -> AsyncIterator[tuple[ScriptedServer, Client]]:
+    """A scripted server, and a client of it."""
+    async with ScriptedServer(script).running() as server, connect(server.address, **options) as client:
+        yield server, client
 
 
 INFO: dict[str, object] = {"version": "0", "node": "n", "addresses": {}, "started_ms": 0, "uptime_ms": 0}

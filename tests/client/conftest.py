@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
 import pytest
 from testkit.processes import BrokerProcess
 
+from holdfast.client import Client, connect
 from holdfast.testing.ports import free_port
 
 _numbers = count()
@@ -16,6 +17,13 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     """A running broker for tests that leave it as it is; each has a topic of its own."""
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
         yield running
+
+
+@pytest.fixture
+async def broker(shared_broker: BrokerProcess) -> AsyncIterator[Client]:
+    """A client of the broker that others use, too."""
+    async with connect(shared_broker.url) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.client import connect
-from tests.client.client_servers import Answer, Call, Script, ScriptedServer, batches_of, error
+from tests.client.client_servers import Answer, Call, Script, ScriptedServer, batches_of, error, scripted
 
 
 async def test_message_without_an_id_is_sent_again_when_no_leader_took_it() -> None:
@@ -29,7 +29,7 @@ async def test_topic_whose_leader_was_lost_is_not_reported_as_somebody_elses() -
     async def answer(call: Call) -> Answer:
         return next(answers) if call.method == "POST" else await script(call)
 
-    async with ScriptedServer(answer).running() as server, connect(server.address) as broker:
+    async with scripted(answer) as (_, broker):
         assert (await broker.create_topic("orders")).topic == "orders"
 
 

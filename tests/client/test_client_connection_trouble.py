@@ -25,12 +25,13 @@ from tests.client.client_servers import (
     ScriptedServer,
     described,
     error,
+    scripted,
     serving,
 )
 
 
 async def test_a_silent_broker_ends_in_an_error_that_says_what_was_tried() -> None:
-    async with ScriptedServer(Script("never")).running() as server, connect(server.address, timeout_s=0.3) as broker:
+    async with scripted(Script("never"), timeout_s=0.3) as (server, broker):
         with pytest.raises(ConnectionLost, match="no answer within") as caught:
             await broker.publish("orders", b"v")
     assert server.address in caught.value.message
@@ -93,7 +94,7 @@ async def test_a_port_that_speaks_something_else_is_named_as_the_mistake() -> No
 
 
 async def test_connections_are_few_and_reused() -> None:
-    async with ScriptedServer(Script(partitions=50)).running() as server, connect(server.address) as broker:
+    async with scripted(Script(partitions=50)) as (server, broker):
         for _ in range(20):
             await broker.publish("orders", b"v")
         assert server.connections == 1
@@ -113,7 +114,7 @@ async def test_a_topic_created_behind_a_broken_connection_is_not_somebody_elses(
             return 409, error("topic_exists")
         return (200, INFO) if call.target == "/v1/info" else (200, described("orders"))
 
-    async with ScriptedServer(lose_first).running() as server, connect(server.address) as broker:
+    async with scripted(lose_first) as (_, broker):
         assert (await broker.create_topic("orders")).topic == "orders"
         with pytest.raises(RemoteError):
             await broker.create_topic("orders")
@@ -144,7 +145,7 @@ async def test_an_answer_that_is_no_json_is_an_error_and_no_crash() -> None:
     async def proxy(call: Call) -> Answer:
         return (200, INFO) if call.target == "/v1/info" else (403, b"<h1>Forbidden</h1>")
 
-    async with ScriptedServer(proxy).running() as server, connect(server.address, timeout_s=0.3) as broker:
+    async with scripted(proxy, timeout_s=0.3) as (_, broker):
         with pytest.raises(RemoteError, match="Forbidden") as caught:
             await broker.describe("orders")
     assert caught.value.code == "http_403"
@@ -181,7 +182,7 @@ async def test_what_a_broker_refuses_is_not_asked_again() -> None:
         asked.append(call.target)
         return (200, INFO) if call.target == "/v1/info" else (404, error("topic_not_found"))
 
-    async with ScriptedServer(broker_says_no).running() as server, connect(server.address) as broker:
+    async with scripted(broker_says_no) as (_, broker):
         with pytest.raises(RemoteError) as caught:
             await broker.describe("orders")
     assert caught.value.code == "topic_not_found" and asked == ["/v1/info", "/v1/topics/orders"]

@@ -24,7 +24,17 @@ from holdfast.client.encoding import IdMaker
 from holdfast.client.lane import Lane, Waiting
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.wire.record_batch import decode, decode_values
-from tests.client.client_servers import Answer, Call, HangUp, Script, ScriptedServer, batches_of, error, is_publish
+from tests.client.client_servers import (
+    Answer,
+    Call,
+    HangUp,
+    Script,
+    ScriptedServer,
+    batches_of,
+    error,
+    is_publish,
+    scripted,
+)
 
 
 def answered(code: str, status: int = 503) -> Answer:
@@ -57,7 +67,7 @@ SENT_ONCE_WITHOUT: list[tuple[Answer | str, type[HoldfastError], str, str]] = [
 async def test_message_is_sent_again_until_it_is_stored_where_that_cannot_store_it_twice() -> None:
     for retry_safe, rows in ((True, SENT_AGAIN_WITH_AN_ID), (False, SENT_AGAIN_WITHOUT)):
         for script, tries in rows:
-            async with ScriptedServer(Script(*script)).running() as server, connect(server.address) as broker:
+            async with scripted(Script(*script)) as (server, broker):
                 assert (await broker.publish("orders", b"once", retry_safe=retry_safe)).offset == 0, script
                 sent = [decode(call.body, 0)[0] for call in server.calls if is_publish(call)]
             assert [message.value for message in sent] == [b"once"] * tries, script
@@ -67,7 +77,7 @@ async def test_message_is_sent_again_until_it_is_stored_where_that_cannot_store_
 
 async def test_message_without_an_id_is_sent_once_where_it_may_be_stored_or_is_refused() -> None:
     for answer, kind, code, said in SENT_ONCE_WITHOUT:
-        async with ScriptedServer(Script(answer)).running() as server, connect(server.address) as broker:
+        async with scripted(Script(answer)) as (server, broker):
             with pytest.raises(kind, match=said) as raised:
                 await broker.publish("orders", b"once", retry_safe=False)
             assert raised.value.code == code
@@ -77,7 +87,7 @@ async def test_message_without_an_id_is_sent_once_where_it_may_be_stored_or_is_r
 
 async def test_refusal_of_a_message_with_an_id_is_not_retried() -> None:
     script = Script(answered("topic_not_found", 404))
-    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+    async with scripted(script) as (server, broker):
         with pytest.raises(RemoteError) as caught:
             await broker.publish("orders", b"v")
     assert (caught.value.code, caught.value.http_status) == ("topic_not_found", 404)
@@ -87,16 +97,16 @@ async def test_refusal_of_a_message_with_an_id_is_not_retried() -> None:
 async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -> None:
     """Whatever the last answer promises: an earlier try was not answered, and may still be stored."""
     never_heard_of = Script((503, error("no_quorum")), "hang up", *[(503, error("no_quorum"))] * 1000)
-    async with ScriptedServer(never_heard_of).running() as server, connect(server.address, timeout_s=0.4) as broker:
+    async with scripted(never_heard_of, timeout_s=0.4) as (_, broker):
         with pytest.raises(ConnectionLost, match=r"no_quorum: the script.*may be stored or not.*id is mine") as caught:
             await broker.publish("orders", b"v", id="mine")
     refused = Script(*[(503, error("no_quorum"))] * 1000)
-    async with ScriptedServer(refused).running() as server, connect(server.address, timeout_s=0.4) as broker:
+    async with scripted(refused, timeout_s=0.4) as (_, broker):
         with pytest.raises(RemoteError) as certain:
             await broker.publish("orders", b"v")
     assert (caught.value.code, certain.value.code) == ("connection_lost", "no_quorum")
     removed = Script("hang up", *[(503, error("node_removed"))] * 1000)
-    async with ScriptedServer(removed).running() as server, connect(server.address, timeout_s=5) as broker:
+    async with scripted(removed, timeout_s=5) as (_, broker):
         with pytest.raises(ConnectionLost, match="may be stored or not"):
             await broker.publish("orders", b"v", id="mine")
 
@@ -110,7 +120,7 @@ async def test_who_travelled_with_a_message_that_may_be_stored_may_be_stored_too
             await gate.wait()
         return await script(call)
 
-    async with ScriptedServer(slow_first).running() as server, connect(server.address, timeout_s=1.0) as broker:
+    async with scripted(slow_first, timeout_s=1.0) as (server, broker):
         first = asyncio.create_task(broker.publish("orders", b"first"))
         while not batches_of(server):
             await asyncio.sleep(0.01)
@@ -143,7 +153,7 @@ async def test_broker_that_was_taken_out_is_passed_over_silently_and_alone_not_w
 
 async def test_a_full_disk_is_reported_as_such_when_time_is_up() -> None:
     script = Script(*[(507, error("disk_full"))] * 1000)
-    async with ScriptedServer(script).running() as server, connect(server.address, timeout_s=0.4) as broker:
+    async with scripted(script, timeout_s=0.4) as (server, broker):
         started = time.monotonic()
         with pytest.raises(RemoteError, match=r"within 0\.4 s") as caught:
             await broker.publish("orders", b"v")
@@ -161,7 +171,7 @@ async def test_publishes_made_at_the_same_time_travel_together_and_in_order() ->
             await gate.wait()
         return await script(call)
 
-    async with ScriptedServer(slow_first).running() as server, connect(server.address) as broker:
+    async with scripted(slow_first) as (server, broker):
         first = asyncio.create_task(broker.publish("orders", b"first"))
         while not batches_of(server):
             await asyncio.sleep(0.01)
@@ -181,7 +191,7 @@ async def test_publishes_keep_their_order_while_the_topic_is_still_being_looked_
             await asyncio.sleep(0.1)
         return await script(call)
 
-    async with ScriptedServer(slow_lookup).running() as server, connect(server.address) as broker:
+    async with scripted(slow_lookup) as (server, broker):
         early = [asyncio.create_task(broker.publish("orders", b"%d" % number)) for number in range(3)]
         many = asyncio.create_task(broker.publish_many("orders", [b"3", b"4"]))
         late = [asyncio.create_task(broker.publish("orders", b"5"))]
@@ -197,7 +207,7 @@ async def test_one_bad_message_does_not_fail_those_that_travel_with_it() -> None
             return 413, error("too_large")
         return await script(call)
 
-    async with ScriptedServer(refuse_bad).running() as server, connect(server.address) as broker:
+    async with scripted(refuse_bad) as (_, broker):
         values = [b"0", b"1", b"bad", b"3", b"4"]
         results = await asyncio.gather(*(broker.publish("orders", value) for value in values), return_exceptions=True)
     assert isinstance(results[2], RemoteError)
@@ -205,7 +215,7 @@ async def test_one_bad_message_does_not_fail_those_that_travel_with_it() -> None
 
 
 async def test_a_cancelled_publish_does_not_hold_up_the_others() -> None:
-    async with ScriptedServer(Script("never")).running() as server, connect(server.address, timeout_s=2) as broker:
+    async with scripted(Script("never"), timeout_s=2) as (server, broker):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(broker.publish("orders", b"impatient"), 1)
         waiting = asyncio.create_task(broker.publish("orders", b"gone"))
@@ -225,7 +235,7 @@ async def test_who_runs_out_of_time_leaves_and_the_others_get_through() -> None:
             raise HangUp
         return await script(call)
 
-    async with ScriptedServer(down_at_first).running() as server, connect(server.address, timeout_s=1.0) as broker:
+    async with scripted(down_at_first, timeout_s=1.0) as (server, broker):
         await broker.describe("orders")
         early = asyncio.create_task(broker.publish("orders", b"early"))
         await asyncio.sleep(0.6)
@@ -238,7 +248,7 @@ async def test_who_runs_out_of_time_leaves_and_the_others_get_through() -> None:
 
 
 async def test_who_waited_behind_others_in_vain_is_told_so() -> None:
-    async with ScriptedServer(Script("never", "never")).running() as server, connect(server.address) as broker:
+    async with scripted(Script("never", "never")) as (server, broker):
         lane = Lane(Api(broker._pool, 0.4), IdMaker(), PartitionId(TopicName("orders"), 0))
         now = asyncio.get_running_loop().time()
         first = Waiting(NewMessage(value=b"first", id="1"), now + 0.4, resend=True)
@@ -265,7 +275,7 @@ MANY_LOST: list[tuple[Answer | str, type[HoldfastError], str, bool]] = [
 async def test_many_without_ids_say_what_is_stored_and_what_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
     for answer, kind, code, is_unknown in MANY_LOST:
-        async with ScriptedServer(Script("store", answer)).running() as server, connect(server.address) as broker:
+        async with scripted(Script("store", answer)) as (server, broker):
             with pytest.raises(kind) as caught:
                 await broker.publish_many("orders", [b"%d" % number for number in range(10)])
         lost = caught.value
@@ -282,7 +292,7 @@ async def test_many_say_that_a_part_may_be_stored_whichever_of_them_failed_first
 ) -> None:
     monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 1)
     script = Script(answered("too_large", 413), answered("leader_changed"))
-    async with ScriptedServer(script).running() as server, connect(server.address) as broker:
+    async with scripted(script) as (_, broker):
         with pytest.raises(PublishManyLost) as caught:
             await broker.publish_many("orders", [b"0", b"1"])
     assert caught.value.outcome_unknown
@@ -290,7 +300,7 @@ async def test_many_say_that_a_part_may_be_stored_whichever_of_them_failed_first
 
 async def test_many_with_ids_get_through_a_broken_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.client.bulk.BATCH_MESSAGES_MAX", 2)
-    async with ScriptedServer(Script("store", "hang up")).running() as server, connect(server.address) as broker:
+    async with scripted(Script("store", "hang up")) as (server, broker):
         results = await broker.publish_many("orders", [b"%d" % number for number in range(6)], retry_safe=True)
     assert [result.offset for result in results] == list(range(6))
     assert batches_of(server) == [[b"0", b"1"], [b"2", b"3"], [b"2", b"3"], [b"4", b"5"]]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.client import ConnectionLost, RemoteError, connect
-from tests.client.client_servers import Answer, Call, LogScript, ScriptedServer, batch_at, error
+from holdfast.client import ConnectionLost, RemoteError
+from tests.client.client_servers import Answer, Call, LogScript, batch_at, error, scripted
 from tests.client.reading import take
 
 
 async def read_values(script: LogScript, count: int, start: int) -> list[bytes]:
-    async with (
-        ScriptedServer(script).running() as server,
-        connect(server.address) as broker,
-        broker.subscribe("orders", start=start) as messages,
-    ):
+    async with scripted(script) as (_, broker), broker.subscribe("orders", start=start) as messages:
         return [message.value for message in await take(messages, count)]
 
 
@@ -53,22 +49,14 @@ async def test_bytes_that_were_bent_on_the_way_are_asked_for_again() -> None:
             script.reads[0] = (200, good)
         return answer
 
-    async with (
-        ScriptedServer(heal).running() as server,
-        connect(server.address) as broker,
-        broker.subscribe("orders", start=0) as messages,
-    ):
+    async with scripted(heal) as (_, broker), broker.subscribe("orders", start=0) as messages:
         assert (await take(messages, 1))[0].value == b"payload"
     assert script.asked.count(0) == 2
 
 
 async def test_a_subscription_that_lost_the_broker_says_so_and_goes_on_when_asked_again() -> None:
     script = LogScript({0: (200, batch_at(0, b"0"))})
-    async with (
-        ScriptedServer(script).running() as server,
-        connect(server.address, timeout_s=0.3) as broker,
-        broker.subscribe("orders", start=0) as messages,
-    ):
+    async with scripted(script, timeout_s=0.3) as (server, broker), broker.subscribe("orders", start=0) as messages:
         assert (await take(messages, 1))[0].offset == 0
         script.down.set()
         script.reads[1] = (200, batch_at(1, b"1"))
@@ -85,10 +73,6 @@ async def test_reader_goes_on_behind_answers_that_no_broker_gave() -> None:
     async def with_a_proxy(call: Call) -> Answer:
         return strange.pop() if strange and "/messages" in call.target else await script(call)
 
-    async with (
-        ScriptedServer(with_a_proxy).running() as server,
-        connect(server.address) as broker,
-        broker.subscribe("orders", start=0) as messages,
-    ):
+    async with scripted(with_a_proxy) as (_, broker), broker.subscribe("orders", start=0) as messages:
         assert [message.value for message in await take(messages, 2)] == [b"a", b"b"]
     assert strange == []
