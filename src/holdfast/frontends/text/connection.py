@@ -436,6 +436,10 @@ class TextConnection(asyncio.Protocol):
             await asyncio.shield(self._writable)
 
     @property
+    def waiting_replies(self) -> int:
+        return len(self._replies)
+
+    @property
     def is_settled(self) -> bool:
         """Whether every line that was received is answered."""
         return self._replies.is_empty and not self._opening and self._callback_changes.is_empty and not self._held

@@ -43,6 +43,10 @@ class Replies:
         """Nobody listens any more: the connection is not held by what is still to be answered."""
         self._write = _to_nobody
 
+    def __len__(self) -> int:
+        """Replies that wait, either for what they answer or for one before them."""
+        return len(self._row)
+
     @property
     def is_empty(self) -> bool:
         return not self._row

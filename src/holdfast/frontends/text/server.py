@@ -48,6 +48,11 @@ class TextFrontend:
     def connections(self) -> int:
         return len(self._connections)
 
+    @property
+    def waiting_replies(self) -> int:
+        """Answers that wait for the store, over all connections."""
+        return sum(connection.waiting_replies for connection in self._connections)
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address that was really taken. Raises `OSError` if it is in use."""
         loop = asyncio.get_running_loop()
