@@ -141,13 +141,6 @@ def test_every_call_is_in_the_http_reference() -> None:
             assert f"`{param.name}`" in text or f"{param.name}=" in text, (route.operation, param.name)
 
 
-def test_links_of_the_reference_lead_somewhere() -> None:
-    for name in ("http.md", "errors.md", "metrics.md"):
-        for target in re.findall(r"\]\(([\w./-]+\.md)", (DOCS / name).read_text()):
-            if target in {"http.md", "errors.md", "metrics.md"}:
-                assert (DOCS / target).exists(), (name, target)
-
-
 def blocks(language: str) -> list[str]:
     """The blocks of the section on clusters."""
     section = (DOCS / "http.md").read_text().split("## In a cluster", 1)[1].split("\n## ", 1)[0]
