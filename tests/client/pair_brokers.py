@@ -55,6 +55,10 @@ class FakeBroker:
         self._server = None
         self._writers, self._subscribers = [], []
 
+    @property
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers)
+
     def reset_connections(self) -> None:
         for writer in self._writers:
             writer.transport.abort()

@@ -32,8 +32,7 @@ def test_ranges_of_any_length_grow_together(lengths: list[int], dice: random.Ran
     for start, length in pieces:
         ranges.done(start, start + length)
     assert ranges.done_below == sum(lengths)
-    assert not ranges._end_of
-    assert not ranges._start_of
+    assert ranges.open_ranges == 0
 
 
 def test_acknowledging_everything_closes_what_was_open() -> None:
@@ -42,7 +41,7 @@ def test_acknowledging_everything_closes_what_was_open() -> None:
     ranges.done(7, 9)
     ranges.all_done_below(7)
     assert ranges.done_below == 9
-    assert not ranges._end_of
+    assert ranges.open_ranges == 0
 
 
 def test_what_is_done_already_stays_done() -> None:

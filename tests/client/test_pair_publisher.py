@@ -138,7 +138,7 @@ async def test_patience_also_ends_for_those_who_wait_for_room() -> None:
     async with fake_pair() as (primary, backup), publisher_for(primary, backup, patience_s=0.5) as publisher:
         primary.answers = backup.answers = "silent"
         many = asyncio.ensure_future(publisher.publish_many("t", [b"x"] * (UNACKNOWLEDGED_MAX + 500)))
-        await until(lambda: publisher._failover.unacknowledged == UNACKNOWLEDGED_MAX, "no more are taken")
+        await until(lambda: publisher.counts.sent == UNACKNOWLEDGED_MAX, "no more are taken")
         with pytest.raises(ConnectionLost):
             await publisher.publish("t", b"one more")
         with pytest.raises(ConnectionLost):
@@ -149,7 +149,7 @@ async def test_those_who_wait_for_room_go_on_in_their_order() -> None:
     async with fake_pair() as (primary, backup), publisher_for(primary, backup) as publisher:
         primary.is_mute = backup.is_mute = True
         many = asyncio.ensure_future(publisher.publish_many("t", [b"x"] * (UNACKNOWLEDGED_MAX + 500)))
-        await until(lambda: publisher._failover.unacknowledged == UNACKNOWLEDGED_MAX, "no more are taken")
+        await until(lambda: publisher.counts.sent == UNACKNOWLEDGED_MAX, "no more are taken")
         primary.is_mute = backup.is_mute = False
         primary.reset_connections()
         backup.reset_connections()

@@ -201,7 +201,7 @@ async def test_broker_that_cannot_just_now_is_asked_again() -> None:
         primary.refuses_subscribers_with = b"ERROR|unavailable|not yet\n"
         async with subscriber_for(primary, backup, on_change=lambda change: None) as subscriber:
             primary.refuses_subscribers_with = b""
-            await until(lambda: subscriber._sides[0].is_subscribed, "it is subscribed at last")
+            await until(lambda: primary.has_subscribers, "it is subscribed at last")
             primary.deliver(*numbered(1, 1))
             assert (await take(subscriber, 1))[0].broker == primary.address
 

@@ -25,6 +25,11 @@ class AckRanges:
         self._end_of: dict[int, int] = {}
         self._start_of: dict[int, int] = {}
 
+    @property
+    def open_ranges(self) -> int:
+        """Ranges that are done behind messages that are not."""
+        return len(self._end_of)
+
     def done(self, start: int, end: int) -> None:
         """Messages from `start` up to, not including, `end` are done. No message is marked twice."""
         if end <= self.done_below:
