@@ -38,7 +38,6 @@ test: setup check  ## run the checks and the tests that every change must pass
 
 test-all: setup check  ## run all tests with all their seeds, also those that take long, and hunt all planted bugs
 	HOLDFAST_LONG=1 $(BIN)/python -m pytest -q -n $(JOBS) --timeout 1800
-	$(MAKE) sim sim-pair sim-plain sim-mutants sim-pair-mutants sim-plain-mutants
 
 check: setup  ## ruff, mypy, import contracts
 	$(BIN)/ruff check .
@@ -77,22 +76,22 @@ fuzz: setup  ## throw garbage at every parser
 	$(BIN)/python -m fuzz --seconds 60
 
 sim: setup  ## let a whole cluster live through SEEDS=2000 simulated disasters
-	$(BIN)/python -m simulation --seeds $(SEEDS)
+	$(BIN)/python -m simulation cluster --seeds $(SEEDS)
 
 sim-mutants: setup  ## plant bugs in the consensus and see that the simulator finds each
-	$(BIN)/python -m simulation.mutants
+	$(BIN)/python -m simulation cluster --mutants
 
 sim-pair: setup  ## simulate pairs, SEEDS=2000 runs
-	$(BIN)/python -m simulation.pair --seeds $(SEEDS)
+	$(BIN)/python -m simulation pair --seeds $(SEEDS)
 
 sim-pair-mutants: setup  ## plant bugs in the pair and see that the simulator finds each
-	$(BIN)/python -m simulation.pair_mutants
+	$(BIN)/python -m simulation pair --mutants
 
 sim-plain: setup  ## simulate plain pairs, SEEDS=2000 runs
-	$(BIN)/python -m simulation.plain --seeds $(SEEDS)
+	$(BIN)/python -m simulation plain --seeds $(SEEDS)
 
 sim-plain-mutants: setup  ## plant bugs in the plain pair and see that the simulator finds each
-	$(BIN)/python -m simulation.plain_mutants
+	$(BIN)/python -m simulation plain --mutants
 
 chaos-pair: setup  ## kill, pause, cut off and wipe both brokers of a pair, FAILOVERS=200 times in a row, with SPLITS=2 long splits
 	$(BIN)/python -m chaos pair --failovers $(FAILOVERS) --splits $(SPLITS)

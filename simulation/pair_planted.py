@@ -5,7 +5,7 @@ Those that end in "(was here once)" are bugs the simulator found in the real cod
 
 from __future__ import annotations
 
-from simulation.planted import LEADING, RAFT, Mutant
+from simulation.planted import LEADING, RAFT, mutant
 
 ROLES = "holdfast.consensus.roles"
 PARTNER = "holdfast.consensus.partner"
@@ -15,23 +15,19 @@ LETTING_IN = "holdfast.consensus.letting_in"
 REJOINING = "simulation.pair_rejoining"
 
 
-def _mutant(name: str, what: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, what, edits)
-
-
 _TAKING_OVER = (
-    _mutant(
+    mutant(
         "terms-of-both",
         "Each of two takes over in the next term, whosever that is.",
         (ROLES, "return Term(term + 1 + (term + 1 + seat) % 2)", "return Term(term + 1)"),
     ),
-    _mutant(
+    mutant(
         "leads-but-is-not-alone",
         "Who takes over does not write that it is alone.",
         (NODE, "        if together:\n", "        if together and not followed:\n"),
         (NODE, "elif self._watch.is_away or self._is_somebody_else():", "elif self._is_somebody_else():"),
     ),
-    _mutant(
+    mutant(
         "alone-before-the-disk",
         "One that is alone acknowledges what is not on its disk, nor that it is alone.",
         (
@@ -40,12 +36,12 @@ _TAKING_OVER = (
             "match[raft.replica] = raft.shape.last_index if self._is_alone else raft.durable",
         ),
     ),
-    _mutant(
+    mutant(
         "alone-unsaved",
         "The configuration of who is alone is not saved before it is written.",
         (NODE, "            replica.save_members_now(members)\n", "            pass\n"),
     ),
-    _mutant(
+    mutant(
         "learner-takes-over",
         "One that does not vote yet takes over.",
         (
@@ -64,7 +60,7 @@ _TAKING_OVER = (
             "if self.role is not wanted or reply.term != asked_for:",
         ),
     ),
-    _mutant(
+    mutant(
         "takes-over-some-groups",
         "One that votes in some groups takes over those and leaves the others to nobody (was here once).",
         (
@@ -73,7 +69,7 @@ _TAKING_OVER = (
             "followed = [replica for replica in followed if replica.raft.is_voter]\n        if False:",
         ),
     ),
-    _mutant(
+    mutant(
         "half-alone",
         "A crash while it went alone leaves it alone in some groups only (was here once).",
         (
@@ -83,13 +79,15 @@ _TAKING_OVER = (
             "            self._go_on()\n",
             "        if self.replicas[CONTROL].is_alone:\n            self.elect_without_others()\n",
         ),
+        profile="moments",
     ),
-    _mutant(
+    mutant(
         "never-outbids",
         "One that is alone and hears of a later term leads no more.",
         (NODE, "            if was_leading and replica.raft.leading is None:\n", "            if False:\n"),
+        profile="moments",
     ),
-    _mutant(
+    mutant(
         "own-pause",
         "One that stood still takes that for the other's silence.",
         (
@@ -98,7 +96,7 @@ _TAKING_OVER = (
             "            pass\n        self._looked_at_s",
         ),
     ),
-    _mutant(
+    mutant(
         "never-gone",
         "A partner that is silent is waited for, for ever.",
         (
@@ -107,7 +105,7 @@ _TAKING_OVER = (
             "return False",
         ),
     ),
-    _mutant(
+    mutant(
         "somebody-else-unnoticed",
         "A partner that is back with another disk is waited for under its old name (was here once).",
         (NODE, "elif self._watch.is_away or self._is_somebody_else():", "elif self._watch.is_away:"),
@@ -115,13 +113,13 @@ _TAKING_OVER = (
 )
 
 _GIVING_WAY = (
-    _mutant(
+    mutant(
         "just-follows",
         "One that was alone follows who leads in a later term, and cuts its log.",
         (PARTNER, "return self.is_alone and other.is_alone and self.term < other.term", "return False"),
         (NODE, "if replica is not None and self._is_replaced_by(replica, message):", "if replica is None:"),
     ),
-    _mutant(
+    mutant(
         "nobody-gives-way",
         "Two that were both alone refuse each other for ever.",
         (
@@ -130,16 +128,17 @@ _GIVING_WAY = (
             "        if own.yields_to(other):\n",
         ),
     ),
-    _mutant(
+    mutant(
         "goes-on-when-replaced",
         "One that gives way still answers until it has stopped, and outbids who took over (was here once).",
         (NODE, "if not self.is_serving or self.is_replaced:", "if not self.is_serving:"),
         (NODE, '        if self.is_replaced:\n            return f"n{self.number} begins anew"\n', ""),
+        profile="meetings",
     ),
 )
 
 _GIVING = (
-    _mutant(
+    mutant(
         "gives-nothing",
         "One that was replaced throws its logs away.",
         (
@@ -148,17 +147,18 @@ _GIVING = (
             "        self._waiting = []\n        self._give(",
         ),
     ),
-    _mutant(
+    mutant(
         "gives-without-ids",
         "What is given has no ids.",
         (REJOINING, "batch.message_id or made_id(group, entry)", '""'),
     ),
-    _mutant(
+    mutant(
         "gives-what-had-no-id-without-one",
         "What came without an id is given without one.",
         (REJOINING, "batch.message_id or made_id(group, entry)", "batch.message_id"),
+        profile="moments",
     ),
-    _mutant(
+    mutant(
         "forgets-what-was-under-way",
         "Only what was written behind the note of being alone is given (was here once).",
         (
@@ -167,17 +167,18 @@ _GIVING = (
             "            first = store.hard_state.members[-1].since + 1\n",
         ),
     ),
-    _mutant(
+    mutant(
         "gives-all-of-it-again",
         "One that gives way does not look at what the other one has, and relies on its dedupe window (was here once).",
         (REJOINING, "theirs = self._ids_of_the_other()", "theirs = set()"),
     ),
-    _mutant(
+    mutant(
         "given-back",
         "What was given without an id of its own is not recognised by its giver when it is given back (was here once).",
         (REPLICA, "            if not batch.message_id:\n", "            if False:\n"),
+        profile="network",
     ),
-    _mutant(
+    mutant(
         "given-too-early",
         "It is noted that everything was given before it was.",
         (
@@ -186,7 +187,7 @@ _GIVING = (
             '        node.reached("giving")\n        node.is_given = True\n',
         ),
     ),
-    _mutant(
+    mutant(
         "keeps-its-name",
         "One that threw its logs away comes back under its name.",
         (
@@ -195,7 +196,7 @@ _GIVING = (
             "        self.stores.clear()\n        self.is_replaced",
         ),
     ),
-    _mutant(
+    mutant(
         "terms-again",
         "A new life leads in terms of an earlier one, whose ids have them in it (was here once).",
         (NODE, "        self.terms |= {group: store.hard_state.term for group, store in self.stores.items()}\n", ""),
@@ -203,7 +204,7 @@ _GIVING = (
 )
 
 _LETTING_IN = (
-    _mutant(
+    mutant(
         "votes-too-early",
         "A partner that is back votes before it has everything.",
         (
@@ -212,7 +213,7 @@ _LETTING_IN = (
             "return progress is not None",
         ),
     ),
-    _mutant(
+    mutant(
         "never-let-in",
         "A partner that is back is not let in.",
         (LETTING_IN, "or self._with_partner(raft, partner)", ""),
@@ -220,14 +221,3 @@ _LETTING_IN = (
 )
 
 PAIR_MUTANTS = (*_TAKING_OVER, *_GIVING_WAY, *_GIVING, *_LETTING_IN)
-
-# What brings a bug about soonest, where that is not just anything.
-PROFILE_OF = {
-    "given-back": "network",
-    "half-alone": "moments",
-    "never-outbids": "moments",
-    "goes-on-when-replaced": "meetings",
-    "gives-what-had-no-id-without-one": "moments",
-}
-# Where the first seed that finds it is not near 0: the hunt begins there.
-START_OF = {"goes-on-when-replaced": 360, "half-alone": 190, "gives-what-had-no-id-without-one": 125}

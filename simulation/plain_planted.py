@@ -5,7 +5,7 @@ Those that end in "(was here once)" are bugs the simulator found in the real cod
 
 from __future__ import annotations
 
-from simulation.planted import Mutant
+from simulation.planted import mutant
 
 STANDING = "holdfast.consensus.plain_standing"
 SENDING = "holdfast.consensus.plain_sending"
@@ -15,22 +15,18 @@ SESSION = "simulation.plain_session"
 DISK = "simulation.plain_disk"
 
 
-def _mutant(name: str, what: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, what, edits)
-
-
 PLAIN_MUTANTS = (
-    _mutant(
+    mutant(
         "acknowledged-before-replicated",
         "Together with a backup, what is on the own disk is acknowledged.",
         (SENDING, "max(self.committed, min(self.stored, self.confirmed))", "self.stored"),
     ),
-    _mutant(
+    mutant(
         "together-too-early",
         "A backup counts before it has everything.",
         (SENDING, "self.sent is not None and self.confirmed >= self._target", "self.sent is not None"),
     ),
-    _mutant(
+    mutant(
         "error-is-a-confirmation",
         "A backup that refuses is taken for one that has it.",
         (
@@ -39,18 +35,19 @@ PLAIN_MUTANTS = (
             'elif packet[0] == "error" and self.streams is connection and self.sending is not None:\n'
             "            self.sending.confirm(self.sending.sent or 0)\n            self._advance()\n",
         ),
+        profile="connections",
     ),
-    _mutant(
+    mutant(
         "confirmed-before-synced",
         "A backup confirms what is not on its disk.",
         (SESSION, "self._answers[0][0] <= self._node.disk.synced", "self._answers[0][0] <= self._node.disk.end"),
     ),
-    _mutant(
+    mutant(
         "sent-before-stored",
         "A primary sends what it may lose, and numbers something else the same.",
         (NODE, "self.sending.stored_to(self.disk.synced)", "self.sending.stored_to(self.disk.end)"),
     ),
-    _mutant(
+    mutant(
         "duplicate-acknowledged-early",
         "A repeated id is acknowledged while the first one is still on its way to the backup.",
         (
@@ -59,12 +56,13 @@ PLAIN_MUTANTS = (
             "            self.checks.acknowledged(self, message_id)\n            answer(True)\n",
         ),
     ),
-    _mutant(
+    mutant(
         "pruned-before-marked",
         "One mark stands for everything before it, though messages of other topics are not delivered.",
         (MARKS, "        if position == self.mark:\n", "        if position >= self.mark:\n"),
+        profile="everything",
     ),
-    _mutant(
+    mutant(
         "takes-over-without-draining",
         "What a backup holds is not put into the topics when it takes over.",
         (
@@ -73,27 +71,27 @@ PLAIN_MUTANTS = (
             "        self.drained = self.disk.end\n        self._begin_to_serve(self.disk.end)\n",
         ),
     ),
-    _mutant(
+    mutant(
         "forgets-what-is-not-at-the-backup",
         "What was delivered while the backup was away is forgotten before the backup has it.",
         (NODE, "min(below, self.sending.reached, self.drained)", "min(below, self.drained)"),
     ),
-    _mutant(
+    mutant(
         "gives-nothing",
         "One that was replaced throws away what only it has.",
         (NODE, "        yield from self._give(winner.reign, first)\n", ""),
     ),
-    _mutant(
+    mutant(
         "gives-too-little",
         "Only what was acknowledged after the winner's last number is given.",
         (STANDING, "        common = winner.base\n", "        common = winner.end\n"),
     ),
-    _mutant(
+    mutant(
         "keeps-its-own",
         "One that was replaced does not cut its journal.",
         (NODE, "        self.disk.cut(position)\n", ""),
     ),
-    _mutant(
+    mutant(
         "nobody-gives-way",
         "Of two primaries in the same epoch neither gives way.",
         (
@@ -101,23 +99,26 @@ PLAIN_MUTANTS = (
             "    if other.reign > own.reign:\n        return Verdict.GIVE_WAY\n",
             "    if other.reign.epoch > own.reign.epoch:\n        return Verdict.GIVE_WAY\n",
         ),
+        profile="splits",
     ),
-    _mutant(
+    mutant(
         "marks-are-told-once",
         "A mark that was lost with a connection is never told again.",
         (NODE, "            if entry.position < firsts[entry.topic]:\n", "            if False:\n"),
     ),
-    _mutant(
+    mutant(
         "marks-go-with-the-journal",
         "What was delivered and forgotten is never told to a backup that has lost the mark (was here once).",
         (NODE, "        for position in range(mark, self.disk.start):\n", "        for position in range(0):\n"),
+        profile="crashes",
     ),
-    _mutant(
+    mutant(
         "told-too-early",
         "After a restart marks are told before everything is in its topic again (was here once).",
         (NODE, "        self.recovers_to = self.disk.end\n", "        self.recovers_to = 0\n"),
+        profile="crashes",
     ),
-    _mutant(
+    mutant(
         "waits-for-a-dead-connection",
         "A connection that died before anything was heard on it is never dialled again (was here once).",
         (
@@ -125,13 +126,15 @@ PLAIN_MUTANTS = (
             "(since_ms := self.unanswered_since_ms) is not None and now_ms - since_ms > PATIENCE_MS",
             "False",
         ),
+        profile="splits",
     ),
-    _mutant(
+    mutant(
         "recognises-what-it-gave-away",
         "A message that was given away and comes back is taken for delivered (was here once).",
         (NODE, "stored.message_id == message_id and not self._is_void(stored)", "stored.message_id == message_id"),
+        profile="everything",
     ),
-    _mutant(
+    mutant(
         "places-of-both",
         "Places of two reigns in the same epoch are compared by number (was here once).",
         (
@@ -139,19 +142,6 @@ PLAIN_MUTANTS = (
             "            if (self.disk.reign, entry.position) > last:\n",
             "            if (self.disk.reign.epoch, entry.position) > (last[0].epoch, last[1]):\n",
         ),
+        profile="splits",
     ),
 )
-
-# What brings a bug about soonest, where that is not just anything.
-PROFILE_OF = {
-    "nobody-gives-way": "splits",
-    "places-of-both": "splits",
-    "error-is-a-confirmation": "connections",
-    "pruned-before-marked": "everything",
-    "told-too-early": "crashes",
-    "waits-for-a-dead-connection": "splits",
-    "recognises-what-it-gave-away": "everything",
-    "marks-go-with-the-journal": "crashes",
-}
-# Where the first seed that finds it is not near 0: the hunt begins there.
-START_OF = {"recognises-what-it-gave-away": 120, "places-of-both": 90}

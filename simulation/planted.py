@@ -26,59 +26,61 @@ class Mutant(NamedTuple):
     name: str
     what: str
     edits: tuple[tuple[str, str, str], ...]
+    # The faults that bring the bug about soonest. `None`: each seed chooses.
+    profile: str | None = None
 
 
-def _mutant(name: str, what: str, *edits: tuple[str, str, str]) -> Mutant:
-    return Mutant(name, what, edits)
+def mutant(name: str, what: str, *edits: tuple[str, str, str], profile: str | None = None) -> Mutant:
+    return Mutant(name, what, edits, profile)
 
 
 _DISK = (
-    _mutant(
+    mutant(
         "log-never-synced",
         "The driver reports a sync of the log that never was.",
         (REPLICA, "        self.store.log_synced(written)\n", ""),
     ),
-    _mutant(
+    mutant(
         "vote-never-synced",
         "The driver reports a sync of the hard state that never was.",
         (REPLICA, "        self.store.hard_state_synced(number)\n", ""),
     ),
-    _mutant(
+    mutant(
         "stale-sync",
         "A sync that began before the log was cut counts for what was written in its place.",
         (REPLICA, "self._sync_reaches = min(self._sync_reaches, LogIndex(ready.truncate_from - 1))", "pass"),
     ),
-    _mutant(
+    mutant(
         "vote-before-sync",
         "Votes are sent before they are on the disk.",
         (RAFT, "self._held.append((self._hard_state_number, receiver, message))", "self.say(receiver, message)"),
     ),
-    _mutant(
+    mutant(
         "shown-before-its-term",
         "Entries are shown when they are on the disk, and the term they were taken in is not (was here once).",
         (RAFT, "return shown if self.is_term_saved else min(shown, self._shown_before_term)", "return shown"),
     ),
-    _mutant(
+    mutant(
         "ack-before-sync",
         "A follower acknowledges what is not on its disk.",
         (FOLLOWING, "return min(self._matched, self._raft.durable)", "return self._matched"),
     ),
-    _mutant(
+    mutant(
         "leader-counts-unsynced",
         "A leader counts itself for what is not on its disk.",
         (LEADING, "match[raft.replica] = raft.durable", "match[raft.replica] = raft.shape.last_index"),
     ),
-    _mutant(
+    mutant(
         "match-before-term",
         "A match is promised before its term is on the disk (was here once).",
         (FOLLOWING, "        if not self._raft.is_term_saved:\n            return _NOTHING\n", ""),
     ),
-    _mutant(
+    mutant(
         "shows-what-it-could-forget",
         "A node shows what its own disk does not have.",
         (RAFT, "shown = min(self.commit, self.durable)", "shown = self.commit"),
     ),
-    _mutant(
+    mutant(
         "lost-disk-keeps-its-name",
         "A node whose disk was lost comes back under its old name.",
         (
@@ -87,17 +89,17 @@ _DISK = (
             "            if group in self.stores:\n                self.stores[group] = self._new_store(group)\n",
         ),
     ),
-    _mutant(
+    mutant(
         "compaction-off-by-one",
         "What a log's beginning amounts to lacks the last entry that was dropped.",
         (REPLICA, "log.entries[: base - log.base_index]:", "log.entries[: base - log.base_index - 1]:"),
     ),
-    _mutant(
+    mutant(
         "compaction-mixes-terms",
         "Dropping entries forgets the run of terms the first kept entry belongs to.",
         (LOG_SHAPE, "self._starts[1] <= base_index + 1:", "self._starts[1] <= base_index + 2:"),
     ),
-    _mutant(
+    mutant(
         "compaction-keeps-the-term",
         "Dropping entries leaves the term of the log's beginning as it was.",
         (LOG_SHAPE, "self.base_index, self.base_term = base_index, term", "self.base_index = base_index"),
@@ -105,12 +107,12 @@ _DISK = (
 )
 
 _ELECTIONS = (
-    _mutant(
+    mutant(
         "votes-twice",
         "A second vote is given in the same term.",
         (RAFT, "self.vote in (NOBODY, sender)", "self.vote in (NOBODY, self.vote)"),
     ),
-    _mutant(
+    mutant(
         "forgets-its-vote",
         "The vote is forgotten by a restart.",
         (
@@ -119,7 +121,7 @@ _ELECTIONS = (
             "self.term, self.vote, saved_members = hard_state._replace(vote=NOBODY)",
         ),
     ),
-    _mutant(
+    mutant(
         "votes-for-a-log-behind",
         "A vote is given to a log that lacks entries.",
         (
@@ -128,7 +130,7 @@ _ELECTIONS = (
             "is_current = (request.last_term, 1 << 60) >=",
         ),
     ),
-    _mutant(
+    mutant(
         "votes-by-length-only",
         "A longer log wins over one with a newer last term.",
         (
@@ -137,27 +139,27 @@ _ELECTIONS = (
             "is_current = request.last_index >= self.shape.last_index",
         ),
     ),
-    _mutant(
+    mutant(
         "votes-while-led",
         "A vote is given although a leader is heard.",
         (RAFT, "if self.hears_leader and not request.is_transfer:", "if False:"),
     ),
-    _mutant(
+    mutant(
         "no-trial",
         "Nobody asks whether an election would work before it stands.",
         (RAFT, "if not is_transfer and self.members.voters != {self.replica}:", "if False:"),
     ),
-    _mutant(
+    mutant(
         "wrong-majority",
         "Half of an even number of voters is taken for a majority.",
         (MEMBERS, "return len(self.voters) // 2 + 1", "return (len(self.voters) + 1) // 2"),
     ),
-    _mutant(
+    mutant(
         "leads-on-alone",
         "A leader that hears no majority leads on.",
         (LEADING, "if not self._hears_quorum() and self._raft.seat is None:", "if False:"),
     ),
-    _mutant(
+    mutant(
         "removed-voter-does-not-stand",
         "A removed voter does not stand, though only it has the entry that says so (was here once).",
         (RAFT, "if not self._may_stand or", "if not self.is_voter or"),
@@ -165,17 +167,17 @@ _ELECTIONS = (
 )
 
 _REPLICATION = (
-    _mutant(
+    mutant(
         "cuts-what-matches",
         "Entries that are the same are cut.",
         (FOLLOWING, "if term != entry.term:", "if term is not None:"),
     ),
-    _mutant(
+    mutant(
         "keeps-what-conflicts",
         "Entries that differ are kept.",
         (FOLLOWING, "if term != entry.term:", "if term is None:"),
     ),
-    _mutant(
+    mutant(
         "commits-old-terms",
         "An entry of an earlier term is committed by counting.",
         (
@@ -184,7 +186,7 @@ _REPLICATION = (
             "raft.shape.term_at(index) is None",
         ),
     ),
-    _mutant(
+    mutant(
         "commit-beyond-the-match",
         "A follower takes entries for committed that it did not compare with the leader's.",
         (
@@ -199,12 +201,12 @@ _REPLICATION = (
             "min(agreed, reply.hint_index, self._raft.shape.base_index) + 1",
         ),
     ),
-    _mutant(
+    mutant(
         "heartbeat-beyond-the-match",
         "The same, from a heartbeat.",
         (LEADING, "min(raft.commit, progress.match), self._round", "raft.commit, self._round"),
     ),
-    _mutant(
+    mutant(
         "match-of-an-earlier-term",
         "What matched the leader of an earlier term is promised to the next.",
         (
@@ -213,28 +215,28 @@ _REPLICATION = (
             "        self._held.clear()\n",
         ),
     ),
-    _mutant(
+    mutant(
         "lost-messages-stay-lost",
         "What was lost on the way is never sent again.",
         (LEADING, "if progress.stalled_ticks > self._raft.timing.election_ticks and", "if False and"),
     ),
-    _mutant(
+    mutant(
         "installs-over-newer",
         "A late installation throws away what came after it.",
         (FOLLOWING, "if install.last_index <= raft.commit:", "if False:"),
         (FOLLOWING, "if raft.shape.term_at(install.last_index) != install.last_term:", "if True:"),
     ),
-    _mutant(
+    mutant(
         "never-installs",
         "A log that ends before the leader's begins is asked again and again (was here once).",
         (LEADING, "min(agreed, reply.hint_index) + 1", "agreed + 1"),
     ),
-    _mutant(
+    mutant(
         "newcomer-not-asked",
         "A newcomer hears nothing until the next message is published (was here once).",
         (LEADING, " or is_unknown:", ":"),
     ),
-    _mutant(
+    mutant(
         "answers-nobody",
         "An answer is sent to a leader that is not known any more (was here once).",
         (FOLLOWING, "or raft.leader in (NOBODY, raft.replica):", "or raft.leading is not None:"),
@@ -242,47 +244,47 @@ _REPLICATION = (
 )
 
 _MEMBERS = (
-    _mutant(
+    mutant(
         "members-forgotten",
         "A restart forgets the members that are in the log.",
         (MEMBERS, "return (first, *sorted(behind, key=lambda at: at.since))", "return (first,)"),
     ),
-    _mutant(
+    mutant(
         "members-after-the-log",
         "Members are written into the log before they are saved.",
         (RAFT, "self._is_hard_state_first = self.leading is None", "self._is_hard_state_first = False"),
     ),
-    _mutant(
+    mutant(
         "cut-members-stay",
         "Members whose entry was cut still count.",
         (RAFT, "self.members_history = tuple(at for at in self.members_history if at.since < index)", "pass"),
     ),
-    _mutant(
+    mutant(
         "install-keeps-members",
         "An installation leaves the old members in place.",
         (RAFT, "self.members_history = install.members", "pass"),
     ),
-    _mutant(
+    mutant(
         "two-voters-at-once",
         "Two voters may be changed at once.",
         (MEMBERS, "len(self.voters ^ other.voters) <= 1", "len(self.voters ^ other.voters) <= 9"),
     ),
-    _mutant(
+    mutant(
         "change-upon-change",
         "Members are changed while another change is not committed.",
         (LEADING, "if raft.members_index > raft.commit:", "if False:"),
     ),
-    _mutant(
+    mutant(
         "change-too-early",
         "Members are changed by a leader that has not committed anything yet.",
         (LEADING, "        if not self.is_settled:\n            return", "        if False:\n            return"),
     ),
-    _mutant(
+    mutant(
         "learners-count",
         "Learners count as voters for a commit.",
         (MEMBERS, "(match[voter] for voter in self.voters)", "(match[voter] for voter in self.everybody)"),
     ),
-    _mutant(
+    mutant(
         "members-count-late",
         "A configuration counts only once it is committed.",
         (
@@ -294,19 +296,23 @@ _MEMBERS = (
     ),
 )
 
-COMING_AND_GOING = (
-    _mutant(
+_COMING_AND_GOING = (
+    mutant(
         "out-before-the-rest-has-everything",
         "A node is taken out although too few of the others have everything.",
         (LETTING_IN, "if self.is_enough(leading, raft, voters - {leaver}):", "if True:"),
+        # New evidence finds most of the same cases.
+        (LETTING_IN, "if self.evidence.is_there(leading, raft, step.voters) else None", ""),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "votes-with-an-empty-log",
         "A learner votes before it has anything.",
         (LETTING_IN, "in voting_nodes or not self._has_everything(leading, raft, learner):", "in voting_nodes:"),
         (LETTING_IN, "if self.evidence.is_there(leading, raft, step.voters) else None", ""),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "out-on-old-evidence",
         "A voter goes though those who stay were not asked whether they are there (was here once).",
         (
@@ -314,8 +320,9 @@ COMING_AND_GOING = (
             "return step if self.evidence.is_there(leading, raft, step.voters) else None",
             "return step",
         ),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "two-changes-at-once",
         "A node may leave while another one is joining.",
         (
@@ -323,13 +330,15 @@ COMING_AND_GOING = (
             "            case Kind.LEAVE:\n                if busy is not None and busy.node != change.node:",
             "            case Kind.LEAVE:\n                if False:",
         ),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "kept-without-its-disk",
         "A node whose removal is taken back stays under a name that never counts again.",
         (MEMBERSHIP, "kept = tuple(life for life in row.lives if life not in lives)", "kept = row.lives"),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "joined-before-it-votes",
         "A node counts as one that has joined when it votes in the control group.",
         (
@@ -337,13 +346,15 @@ COMING_AND_GOING = (
             "votes = all(_is_decided(raft) and names <= raft.members.voters for raft in groups)",
             "votes = True",
         ),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "gone-before-it-left",
         "A node is called removed while groups still have it.",
         (MEMBERSHIP, "is_out = not votes_here and not is_elsewhere and", "is_out = not votes_here and"),
+        profile="members",
     ),
-    _mutant(
+    mutant(
         "removed-node-keeps-its-name",
         "A node that was taken out comes back with an empty disk under the name whose promises were counted.",
         (
@@ -361,11 +372,12 @@ COMING_AND_GOING = (
             "if place not in (Place.JOINING, Place.VOTER) and not self.membership.is_removed(name):",
             "if place not in (Place.JOINING, Place.VOTER):",
         ),
+        profile="members",
     ),
 )
 
 _READING = (
-    _mutant(
+    mutant(
         "reads-unconfirmed",
         "A read is served without asking a majority who leads.",
         (
@@ -374,17 +386,17 @@ _READING = (
             "        if True:\n            self._confirmed",
         ),
     ),
-    _mutant(
+    mutant(
         "reads-too-early",
         "A read is served before the reign has committed anything.",
         (LEADING, "        if self.is_settled:\n", "        if True:\n"),
     ),
-    _mutant(
+    mutant(
         "sleeps-for-ever",
         "Followers that sleep are not woken when their leader's node is gone.",
         (RAFT, 'only silent."""\n        self.wake()\n', 'only silent."""\n'),
     ),
-    _mutant(
+    mutant(
         "new-process-unnoticed",
         "A node that was started anew is taken for the one that was there before.",
         (LIVENESS, "        self._lost[node] = None\n", "        pass\n"),
@@ -392,17 +404,17 @@ _READING = (
 )
 
 _CLIENTS = (
-    _mutant(
+    mutant(
         "ids-lost-on-failover",
         "A new leader does not know the ids that are in its log.",
         (REPLICA, "for entry in log.entries[: self.applied - log.base_index]:", "for entry in ():"),
     ),
-    _mutant(
+    mutant(
         "ids-known-too-early",
         "A new leader takes ids before it has seen everything that came before it.",
         (REPLICA, "if not self._reign.is_settled or self.applied < self._window_from:", "if False:"),
     ),
-    _mutant(
+    mutant(
         "ids-of-all-groups",
         "One window recognises ids for all groups of a node.",
         (
@@ -411,7 +423,7 @@ _CLIENTS = (
             "self._window = vars(self.node).setdefault('window', DedupeWindow(ids_max=DEDUPE_IDS_MAX, age_ms_max=1))",
         ),
     ),
-    _mutant(
+    mutant(
         "ack-before-commit",
         "A leader acknowledges what it has only written.",
         (
@@ -422,7 +434,7 @@ _CLIENTS = (
             "        return index\n",
         ),
     ),
-    _mutant(
+    mutant(
         "forwarding-acks",
         "A node acknowledges what it has only passed on.",
         (
@@ -433,11 +445,11 @@ _CLIENTS = (
             "            self.answer(origin, Answer(request.client, request.operation, True, offset))\n",
         ),
     ),
-    _mutant(
+    mutant(
         "cursor-goes-back",
         "A late request moves a cursor back.",
         (STATE, "max(self.cursors.get(cursor, 0), int(position))", "int(position)"),
     ),
 )
 
-MUTANTS = (*_DISK, *_ELECTIONS, *_REPLICATION, *_MEMBERS, *COMING_AND_GOING, *_READING, *_CLIENTS)
+MUTANTS = (*_DISK, *_ELECTIONS, *_REPLICATION, *_MEMBERS, *_COMING_AND_GOING, *_READING, *_CLIENTS)

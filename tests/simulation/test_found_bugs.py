@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from simulation.__main__ import SIMULATOR
 from simulation.run import run_seed
+from simulation.simulators import CLUSTER
 
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId, members_in_log
@@ -12,7 +12,7 @@ from holdfast.consensus.messages import HardState
 from holdfast.consensus.raft import Raft
 from holdfast.model.ids import LogIndex, Term
 
-# Each of these broke when the bug was there; `make sim-mutants` plants it again, so a list that has gone stale shows.
+# Each of these seeds broke something when the bug was there. `test_mutants` plants these bugs again.
 NAMED_SEEDS = {
     1: "match-before-term: a heartbeat's answer promised a match before its term was on the disk",
     5: "newcomer-not-asked: a learner heard nothing until the next message was published",
@@ -28,7 +28,7 @@ NEVER_WRITTEN = MembersAt(LogIndex(5), Term(2), Members.of(["n0.0", "n1.0"]))
 @pytest.mark.parametrize("seed", NAMED_SEEDS)
 def test_bug_has_not_come_back(seed: int) -> None:
     outcome = run_seed(seed)
-    assert outcome.is_clean, SIMULATOR.described(outcome)
+    assert outcome.is_clean, CLUSTER.described(outcome)
 
 
 def test_members_that_were_saved_but_never_written_leave_the_disk_before_the_log_grows() -> None:

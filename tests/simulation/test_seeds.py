@@ -1,25 +1,48 @@
-"""A cluster keeps its promises through whatever two thousand seeds do to it."""
+"""A cluster, a pair and a plain pair keep their promises in simulated disasters.
+
+By day some seeds that are always the same and some that are new each day; `HOLDFAST_LONG=1` runs all of them.
+"""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
-from simulation.__main__ import SIMULATOR
-from simulation.run import run_seed
+from simulation.simulators import CLUSTER, PAIR, PLAIN, Simulator
+from testkit.sizes import scaled
 
-SEEDS = 2000
-CHUNK = 50
-
-MEMBERS_SEEDS = 200
+CHUNK = 25
 
 
-@pytest.mark.parametrize("start", range(0, SEEDS, CHUNK))
-def test_cluster_keeps_its_promises(start: int) -> None:
-    broken = [outcome for seed in range(start, start + CHUNK) if not (outcome := run_seed(seed)).is_clean]
-    assert not broken, "\n".join(SIMULATOR.described(outcome) for outcome in broken)
+def chunks(simulator: Simulator, seeds: int, profile: str = "") -> list[tuple[Simulator, str, int]]:
+    """Without a profile each seed chooses one."""
+    return [(simulator, profile, start) for start in range(0, seeds, CHUNK)]
 
 
-@pytest.mark.parametrize("start", range(0, MEMBERS_SEEDS, CHUNK))
-def test_cluster_keeps_its_promises_while_nodes_come_and_go(start: int) -> None:
-    outcomes = [run_seed(seed, profile="members") for seed in range(start, start + CHUNK)]
-    broken = [outcome for outcome in outcomes if not outcome.is_clean]
-    assert not broken, "\n".join(SIMULATOR.described(outcome) for outcome in broken)
+def assert_promises_are_kept(simulator: Simulator, profile: str, seeds: range) -> None:
+    outcomes = [simulator.run_seed(seed, profile=profile or None) for seed in seeds]
+    assert "\n".join(simulator.described(outcome) for outcome in outcomes if not outcome.is_clean) == ""
+
+
+@pytest.mark.parametrize(
+    ("simulator", "profile", "start"),
+    [
+        *chunks(CLUSTER, scaled(300, 2000)),
+        *chunks(CLUSTER, scaled(50, 200), profile="members"),
+        *chunks(PAIR, scaled(75, 2000)),
+        *chunks(PLAIN, scaled(25, 2000)),
+    ],
+    ids=str,
+)
+def test_promises_are_kept(simulator: Simulator, profile: str, start: int) -> None:
+    assert_promises_are_kept(simulator, profile, range(start, start + CHUNK))
+
+
+@pytest.mark.parametrize(
+    ("simulator", "profile", "start"),
+    [*chunks(CLUSTER, 100), *chunks(CLUSTER, 25, profile="members"), *chunks(PAIR, 25), *chunks(PLAIN, 25)],
+    ids=str,
+)
+def test_promises_are_kept_with_the_seeds_of_today(simulator: Simulator, profile: str, start: int) -> None:
+    first = datetime.now(UTC).date().toordinal() * 1000 + start
+    assert_promises_are_kept(simulator, profile, range(first, first + CHUNK))
