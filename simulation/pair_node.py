@@ -311,6 +311,7 @@ class PairNode:
     def on_dropped(self) -> None:
         if self.is_serving:
             self._forget_link()
+            self._wake()
 
     def on_heard(self) -> None:
         if self.is_serving:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulation.run import run_seed
-from simulation.simulators import CLUSTER
+from simulation.simulators import CLUSTER, PAIR
 
 from holdfast.consensus.log_shape import LogShape
 from holdfast.consensus.members import NOBODY, Members, MembersAt, ReplicaId, members_in_log
@@ -29,6 +29,11 @@ NEVER_WRITTEN = MembersAt(LogIndex(5), Term(2), Members.of(["n0.0", "n1.0"]))
 def test_bug_has_not_come_back(seed: int) -> None:
     outcome = run_seed(seed)
     assert outcome.is_clean, CLUSTER.described(outcome)
+
+
+def test_sleeping_group_whose_messages_were_dropped_lets_its_partner_vote() -> None:
+    outcome = PAIR.run_seed(59, profile="network")
+    assert outcome.is_clean, PAIR.described(outcome)
 
 
 def test_members_that_were_saved_but_never_written_leave_the_disk_before_the_log_grows() -> None:

@@ -417,10 +417,18 @@ class Groups:
     def on_down(self, node: str) -> None:
         """The link to a node broke: what was under way is lost, and a leader there may be gone."""
         self._liveness.lost(node)
-        self.on_dropped(node)
+        self._forget_links(node)
 
     def on_dropped(self, node: str) -> None:
-        """Messages to a node were dropped: begin again where it stands."""
+        """Messages to a node were dropped: begin again where it stands.
+
+        Sleeping groups as well: the node is there, so nothing else would wake them, and no leader would learn again
+        what its follower has.
+        """
+        self._forget_links(node)
+        self._wake_with(node)
+
+    def _forget_links(self, node: str) -> None:
         for replica in self.replicas.values():
             self._forget_link(replica, node)
 
