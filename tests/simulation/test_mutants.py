@@ -34,11 +34,8 @@ def test_names_are_unique_and_almost_all_have_a_recorded_seed() -> None:
     assert all(len({mutant.name for mutant in each.mutants}) == len(each.mutants) for each in SIMULATORS.values())
     planted = {simulator.name: {mutant.name for mutant in simulator.mutants} for simulator in SIMULATORS.values()}
     assert all(set(RECORDED[simulator]) <= names for simulator, names in planted.items())
-    # Each of these shows in none of thousands of seeds.
-    assert [f"{simulator} {mutant.name}" for simulator, mutant in NOT_FOUND] == [
-        "cluster out-on-old-evidence",
-        "pair given-back",
-    ]
+    # It shows in none of 2,200 seeds (1,500 of the profile "network", 700 of "everything").
+    assert [f"{simulator} {mutant.name}" for simulator, mutant in NOT_FOUND] == ["pair given-back"]
 
 
 @pytest.mark.night
