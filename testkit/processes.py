@@ -152,15 +152,6 @@ class BrokerProcess:
                 return int(line.split()[1]) * 1024
         raise AssertionError("this system does not tell how much memory a process has")
 
-    @property
-    def http(self) -> str:
-        """Its HTTP address as commands take it."""
-        return "{}:{}".format(*self.http_address)
-
-    @property
-    def text(self) -> str:
-        return "{}:{}".format(*self.text_address)
-
     # --- talking to it ------------------------------------------------------------------------------
 
     def connect(self, **options: Any) -> TextClient:
@@ -169,12 +160,12 @@ class BrokerProcess:
 
     @property
     def server(self) -> str:
-        """What `--server` of a command takes."""
+        """Its HTTP address, as `--server` takes it."""
         return f"{self.http_address[0]}:{self.http_address[1]}"
 
     @property
-    def text_server(self) -> str:
-        """The same for the text port."""
+    def text(self) -> str:
+        """Its text address, as `--text` takes it."""
         return f"{self.text_address[0]}:{self.text_address[1]}"
 
     @property

@@ -26,11 +26,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 hypothesis.settings.register_profile("shared", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("shared")
 
-# They share what takes longer to start than most of these tests to run: a Spark session, a Spark cluster, a cluster, a
-# browser, a performance.
+# The tests of each of these share something that takes longer to make than most of them to run: a Spark session, a
+# Spark cluster, a cluster, a browser, or what demos wrote down.
 ONE_PROCESS: Final = (
     "tests/spark/session/",
     "tests/spark/test_cluster.py",
+    "tests/spark/test_demo_audit.py",
     "tests/cli/test_cluster.py",
     "tests/cli/test_demo_membership.py",
     "tests/http/test_http_cluster.py",
@@ -55,6 +56,11 @@ def logs_as_before() -> Iterator[None]:
         structlog.configure(**before)
     else:
         structlog.reset_defaults()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, or all others wait for it in the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(ONE_PROCESS))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:

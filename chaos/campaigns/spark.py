@@ -28,12 +28,12 @@ from typing import Any, Final, Protocol
 import pyarrow.parquet as pq
 from testkit.checker import check
 from testkit.history import History, Place
+from testkit.spark import SparkCluster, bare_python
 from testkit.wait import wait_until
 
 from chaos import report
 from chaos.report import Report
 from chaos.run import Outcome
-from chaos.spark_cluster import SparkCluster, bare_python
 from holdfast import BlockingClient, NewMessage
 from holdfast.testing import LocalCluster
 

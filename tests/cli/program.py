@@ -20,7 +20,7 @@ class Broker(BrokerProcess):
 
     def run(self, *arguments: str, given: bytes = b"") -> Ended:
         """A command that talks to this broker."""
-        return holdfast(*arguments, "--server", self.http, given=given)
+        return holdfast(*arguments, "--server", self.server, given=given)
 
     def ok(self, *arguments: str, given: bytes = b"") -> Ended:
         """A command that has to work."""
@@ -29,11 +29,11 @@ class Broker(BrokerProcess):
         return ended
 
     def running(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> Running:
-        return Running(*arguments, "--server", self.http, stdin=stdin)
+        return Running(*arguments, "--server", self.server, stdin=stdin)
 
     def client(self) -> BlockingClient:
         """For looking at the broker without a command."""
-        return connect_blocking(self.http)
+        return connect_blocking(self.server)
 
 
 def numbered(count: int) -> bytes:

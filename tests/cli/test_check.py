@@ -19,11 +19,11 @@ from tests.cli.program import Broker
 def test_ready_broker(broker: Broker) -> None:
     broker.ok("publish", "checked", "x")
     shown = broker.ok("check")
-    assert f"{broker.http} is ready" in shown.text
+    assert f"{broker.server} is ready" in shown.text
     assert "after the disk has it" in shown.text and "damaged batches" in shown.text
     facts = broker.ok("check", "--json").json
     assert facts["ready"] is True and facts["reason"] is None
-    assert facts["addresses"] == {"http": broker.http, "text": broker.text}
+    assert facts["addresses"] == {"http": broker.server, "text": broker.text}
     assert facts["messages"] >= 1 and facts["damaged_batches"] == 0
     assert facts["acknowledges_after_sync"] is True
 
@@ -33,7 +33,7 @@ def test_nobody_there(broker: Broker) -> None:
     alone = holdfast("check", "--server", address)
     assert alone.code == 2
     assert f"{address} is unreachable" in alone.text and "holdfast serve" in alone.text
-    both = holdfast("check", "--server", f"{broker.http},{address}", "--json")
+    both = holdfast("check", "--server", f"{broker.server},{address}", "--json")
     assert both.code == 2
     assert [each["reachable"] for each in both.json_lines] == [True, False]
 

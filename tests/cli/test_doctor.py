@@ -418,7 +418,7 @@ def test_corrupt_state_is_told_and_the_broker_finds_the_topics_again(data: Path,
     assert ended.code == 1
     assert "state damaged" in ended.text and "sets the file aside" in ended.text
     assert state.read_bytes()[:4] == b"\xff" * 4
-    with BrokerProcess(data, files=tmp_path) as broker, connect_blocking(broker.http) as client:
+    with BrokerProcess(data, files=tmp_path) as broker, connect_blocking(broker.server) as client:
         assert {each.topic: each.messages for each in client.topics()} == {"orders": MESSAGES, "other": 1}
     assert [finding.kind for finding in examine(data).findings] == [Kind.STATE_SET_ASIDE]
     assert examine(data).problems == []

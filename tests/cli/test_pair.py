@@ -49,7 +49,10 @@ def test_one_address_is_a_plain_broker(broker: Broker) -> None:
         assert published.err == "plain: 1 message sent, 1 acknowledged, 0 resent, 0 switches\n"
         assert holdfast("publish", "plain", "again", broker.text, "--id", "x", "--json").json["acknowledged"] == 1
         ended = reader.ended()
-    assert (ended.code, ended.lines) == (0, [f"[{broker.text}] plain Hello | you", f"[{broker.text}] plain again"])
+    assert (ended.code, ended.lines) == (
+        0,
+        [f"[{broker.text}] plain Hello | you", f"[{broker.text}] plain again"],
+    )
 
 
 def test_an_empty_address_stands_for_a_broker_that_there_is_not(tmp_path: Path) -> None:
@@ -189,9 +192,9 @@ def test_impossible_pair_is_refused(arguments: tuple[str, ...], said: str) -> No
 
 def test_http_port_in_place_of_the_text_port(broker: Broker) -> None:
     for command in (("publish", "t", "x"), ("subscribe", "t")):
-        ended = holdfast(*command, broker.http)
+        ended = holdfast(*command, broker.server)
         assert ended.code == 1 and "not the text port" in ended.err and "[wrong_port]" in ended.err
-        assert "is an HTTP port" in ended.err and f"use `--server {broker.http}`" in ended.err
+        assert "is an HTTP port" in ended.err and f"use `--server {broker.server}`" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,5 @@ def test_no_broker_or_the_wrong_port_is_an_error_at_once_and_leaves_no_thread(sh
     with pytest.raises(ConnectionLost):
         holdfast.connect_blocking(f"127.0.0.1:{free_port()}", timeout_s=0.2)
     with pytest.raises(WrongPort):
-        holdfast.connect_blocking(shared_broker.text_server)
+        holdfast.connect_blocking(shared_broker.text)
     assert set(loop_threads()) <= set(before)

@@ -54,8 +54,8 @@ def check_block(
 ) -> None:
     """Type the commands of a block. Where it does not show all, a command without output may print something."""
     for command, shown in commands_of(block):
-        typed = _DEFAULT_HTTP.sub(broker.http, command)
-        printed = type_in(typed, {"HOLDFAST_SERVER": broker.http}, cwd=cwd, path=path)
+        typed = _DEFAULT_HTTP.sub(broker.server, command)
+        printed = type_in(typed, {"HOLDFAST_SERVER": broker.server}, cwd=cwd, path=path)
         assert printed == shown or not (shown or shows_all), command
 
 

@@ -28,7 +28,7 @@ def test_commands_and_python_of_the_readme_print_what_it_shows(tmp_path: Path) -
         for block in blocks:
             check_block(block, broker, shows_all=False)
     with BrokerProcess(tmp_path / "other") as broker:
-        typed = PROGRAMS[0].replace("127.0.0.1:8090", broker.http).replace("localhost:8090", broker.http)
+        typed = PROGRAMS[0].replace("127.0.0.1:8090", broker.server).replace("localhost:8090", broker.server)
         ran = subprocess.run([sys.executable, "-c", typed], capture_output=True, text=True, timeout=60)
         assert (ran.returncode, ran.stdout) == (0, '0 0 {"total":42}\n'), ran.stderr
 

@@ -59,7 +59,8 @@ def sorted_blocks(made: list[pa.RecordBatch], large: bool) -> list[pa.RecordBatc
         table = table.cast(
             pa.schema([(f.name, pa.large_binary() if f.type == pa.binary() else f.type) for f in table.schema])
         )
-    return table.combine_chunks().to_batches(max_chunksize=3)
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=3)
+    return batches
 
 
 @pytest.mark.parametrize("order_by", ["time", "kept"])

@@ -39,7 +39,7 @@ def verdict(sent: list[Line], received: list[Line], *, every_receiver: bool = Fa
         stream = (line["receiver"], line["topic"], producer(line["id"], sequence), line.get("partition", -1))
         counts["out_of_order"] += sequence < highest.get(stream, sequence)
         highest[stream] = max(sequence, highest.get(stream, sequence))
-    got = {key for _, *key in seen for key in [tuple(key)]}
+    got = {(topic, name) for _, topic, name in seen}
     receivers: dict[str, set[str]] = {}
     for receiver, topic, _ in seen:
         receivers.setdefault(topic, set()).add(receiver)

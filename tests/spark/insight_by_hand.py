@@ -66,7 +66,7 @@ def percentile(sizes: list[int], percent: int) -> int:
 def _step(number: int) -> int:
     if number < 1000:
         return number
-    unit = 10 ** (len(str(number)) - 3)
+    unit = int(10 ** (len(str(number)) - 3))
     return -(-number // unit) * unit
 
 

@@ -66,7 +66,7 @@ def same(state: State, before: State) -> bool:
     return msgspec.structs.replace(state, version=before.version) == before and state.version - before.version in (0, 1)
 
 
-def killed_at(step: int, work: Callable[[], None]) -> bool:
+def killed_at(step: int, work: Callable[[], object]) -> bool:
     """Do something and die at that change of the disk; says whether there were so many."""
     changes = [(os, "link"), (os, "fsync"), (Path, "unlink"), (Path, "replace"), (Path, "rmdir")]
     with CrashPoint(step).before_calls_of(*changes):

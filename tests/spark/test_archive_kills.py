@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from chaos.campaigns import archive
-from testkit.sizes import LONG
 
 from holdfast.spark.archive_files import ArchiveWriter
 from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
@@ -41,9 +40,10 @@ def test_driver_that_left_nothing_to_do_was_killed_too_late(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900 if LONG else 300)
+@pytest.mark.night
+@pytest.mark.timeout(900)
 def test_killed_driver_loses_and_doubles_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kill in the middle of a batch, one in the middle of a compaction, and a driver that does the rest."""
+    """Kills in the middle of batches and of compactions, and a driver that does the rest."""
     monkeypatch.setenv("HOLDFAST_SPARK_CLASS_ARCHIVE", "use")
-    outcome = archive.run(20 if LONG else 2, 8, tmp_path, print)
+    outcome = archive.run(20, 8, tmp_path, print)
     assert not outcome.verdict.examples, outcome.verdict.examples

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules
 from holdfast.spark.archive_format import ArchivedFile, ArchivedTopic, Commit, Extent, State, extended
-from holdfast.spark.archive_history import _lacks, behind
+from holdfast.spark.archive_history import behind, lacks
 from holdfast.spark.broker_places import PartitionPlace
 
 MADE_MS = 17
@@ -142,7 +142,7 @@ def test_history_goes_on_in_the_log_where_the_archive_ends() -> None:
 def test_history_looks_again_where_the_log_begins_behind_what_the_archive_had() -> None:
     """What was archived, and expired, between the two looks would be missing without a word."""
     archived = ArchivedTopic(created_ms=MADE_MS, partitions={0: Extent(start=0, end=10)})
-    assert not _lacks(archived, {("t", 0): (10, 30), ("t", 1): (0, 5)})
-    assert _lacks(archived, {("t", 0): (11, 30)})
-    assert _lacks(archived, {("t", 0): (10, 30), ("t", 1): (100, 120)})
-    assert _lacks(None, {("t", 0): (4, 30)}) and not _lacks(None, {("t", 0): (0, 30)})
+    assert not lacks(archived, {("t", 0): (10, 30), ("t", 1): (0, 5)})
+    assert lacks(archived, {("t", 0): (11, 30)})
+    assert lacks(archived, {("t", 0): (10, 30), ("t", 1): (100, 120)})
+    assert lacks(None, {("t", 0): (4, 30)}) and not lacks(None, {("t", 0): (0, 30)})

@@ -78,20 +78,30 @@ def match_for_ever() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("is_stateful", [False, True])
-def test_message_that_takes_too_long_is_dead_and_holds_up_no_other(how: Callable[[], Any], is_stateful: bool) -> None:
+def test_message_that_takes_too_long_is_dead_and_holds_up_no_other(how: Callable[[], Any]) -> None:
     def slow_for_one(given_batch: pa.RecordBatch) -> pa.RecordBatch:
         if b"poison" in given_batch["value"].to_pylist():
             how()
         return given_batch.select(["value"])
 
     rows = [message(0), message(1, b"poison")]
-    if is_stateful:
-        fold = Fold(lambda state, given_batch: (state, slow_for_one(given_batch)), LIMITED, None)
-        made = [row for table in fold.take(as_table(rows, has_windows=False)) for row in table.to_pylist()]
-    else:
-        run = over_batches(slow_for_one, LIMITED)
-        made = [row for each in run([batch(*rows)]) for row in each.to_pylist()]
+    made = [row for each in over_batches(slow_for_one, LIMITED)([batch(*rows)]) for row in each.to_pylist()]
+    check_poison_is_dead(made)
+
+
+def test_message_that_takes_too_long_changes_no_state() -> None:
+    def slow_for_one(state: Any, given_batch: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
+        if b"poison" in given_batch["value"].to_pylist():
+            spin()
+        return state, given_batch.select(["value"])
+
+    fold = Fold(slow_for_one, LIMITED, '"before"')
+    rows = as_table([message(0), message(1, b"poison")], has_windows=False)
+    check_poison_is_dead([row for table in fold.take(rows) for row in table.to_pylist()])
+    assert fold.text == '"before"'
+
+
+def check_poison_is_dead(made: list[dict[str, Any]]) -> None:
     assert [(row["topic"], row["value"]) for row in made] == [("made", b"0"), ("orders.dead", b"poison")]
     reasons = said(made[1])
     assert reasons["offset"] == b"1" and reasons["class"] == b"CallTimedOut"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
-import subprocess
 import sysconfig
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
-from chaos.campaigns import archive as chaos_archive
 from chaos.campaigns import recover as chaos_recover
 from chaos.campaigns import spark as chaos
-from chaos.spark_cluster import SparkCluster, bare_python
-from testkit.commands import HOLDFAST, environment, holdfast_process
 from testkit.postgres import Server
-from testkit.sizes import LONG
+from testkit.spark import IMPATIENT, WORK_S, DriverProcess, SparkCluster, bare_python
 from testkit.wait import wait_until
 
 from holdfast import NewMessage
@@ -45,9 +41,6 @@ def doubled(batch):
     return pa.table({"value": [str(2 * int(value)) for value in batch["value"].to_pylist()]})
 """
 SPILLED = 40_000
-# Twice what it took on two cores with thirty processes that wanted to run.
-AUDIT_S = 120.0
-USE_ARCHIVE = {"HOLDFAST_SPARK_CLASS_ARCHIVE": "use"}
 
 
 @pytest.fixture(scope="module")
@@ -80,22 +73,8 @@ def cluster() -> Iterator[LocalCluster]:
         yield started
 
 
-def test_audit_on_a_cluster_finds_what_plain_python_does(spark: SparkCluster, tmp_path: Path) -> None:
-    dice = random.Random(16)
-    logs = [random_log(dice, f"case-{number}") for number in range(50)]
-    sent, received = ([line for log in logs for line in log[side]] for side in (0, 1))
-    files = ("--sent", write(tmp_path / "sent.ndjson", sent), "--received", write(tmp_path / "got.ndjson", received))
-    conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
-    options = ("--master", spark.master, *conf, "--json")
-    ended = holdfast_process("pipeline", "audit", *files, *options, env=USE_ARCHIVE, deadline_s=AUDIT_S)
-    assert ended.code == 1, ended
-    found = json.loads(ended.lines[-1])
-    expected = audit_by_hand.verdict(sent, received)
-    assert {name: found[name] for name in COUNTS} == {name: expected[name] for name in COUNTS}
-
-
-@pytest.mark.skipif(not LONG, reason="what only reads is tried with HOLDFAST_LONG=1")
-def test_what_only_reads_finds_the_same_when_it_loses_a_worker(
+@pytest.mark.night
+def test_audit_and_insight_find_the_same_when_they_lose_a_worker(
     spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     dice = random.Random(17)
@@ -105,35 +84,26 @@ def test_what_only_reads_finds_the_same_when_it_loses_a_worker(
         broker.create_topic("looked-at", partitions=2)
         for _ in range(20):
             broker.publish_many("looked-at", VALUES)
-    conf = {**spark.config, "spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
-    options = [
-        "--master",
-        spark.master,
-        *(word for item in conf.items() for word in ("--conf", "=".join(item))),
-        "--json",
-    ]
     files = ["--sent", write(tmp_path / "sent.ndjson", sent), "--received", write(tmp_path / "got.ndjson", received)]
-    topic = ["--topic", "looked-at", "--server", cluster.url.removeprefix("holdfast://"), "--once"]
-    told = {}
-    for name, given in (("audit", files), ("insight", topic)):
+    topic = ["--topic", "looked-at", "--server", cluster.http_addresses[0], "--once"]
+    found = {}
+    for name, given, code in (("audit", files, 1), ("insight", topic, 0)):
         spark.wait_for_workers()
-        command = [*HOLDFAST, "pipeline", name, *given, *options]
-        driver = subprocess.Popen(command, env=environment(**USE_ARCHIVE), stdout=subprocess.PIPE)
-        try:
+        driver = DriverProcess(
+            name, *given, "--json", log=tmp_path / name, master=spark.master, config=spark.config | IMPATIENT
+        )
+        with driver:
             spark.wait_until_at_work()
             spark.lose_worker()
-            assert driver.poll() is None, "it has not ended before"
-            out, _ = driver.communicate(timeout=chaos.RECOVERY_S)
-        finally:
-            driver.kill()
-            driver.wait()
-        told[name] = json.loads(out.splitlines()[-1])
+            assert driver.is_running, "it has not ended before"
+            found[name] = driver.ended(code)
     expected = audit_by_hand.verdict(sent, received)
-    assert {count: told["audit"][count] for count in COUNTS} == {count: expected[count] for count in COUNTS}
-    [found] = told["insight"]["topics"]
-    assert (found["topic"], found["messages"]) == ("looked-at", 20 * MESSAGES)
+    assert {count: found["audit"][count] for count in COUNTS} == {count: expected[count] for count in COUNTS}
+    [counted] = found["insight"]["topics"]
+    assert (counted["topic"], counted["messages"]) == ("looked-at", 20 * MESSAGES)
 
 
+@pytest.mark.night
 async def test_recovery_that_loses_a_worker_stores_everything_once(spark: SparkCluster, tmp_path: Path) -> None:
     """A worker is killed as soon as something is stored."""
     server = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
@@ -143,9 +113,7 @@ async def test_recovery_that_loses_a_worker_stores_everything_once(spark: SparkC
         expected = chaos_recover.write_spills(spills, random.Random(16), SPILLED)
         # What a recovery needs there beside Holdfast itself.
         more = {"spark.executorEnv.PYTHONPATH": sysconfig.get_path("purelib")}
-        # Nobody waits long for what the dead worker had.
-        more |= {"spark.shuffle.io.maxRetries": "1", "spark.shuffle.io.retryWait": "1s"}
-        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **more})
+        recovery = chaos_recover.Recovery(server.url, spills, spark.master, {**spark.config, **IMPATIENT, **more})
         verdict = await recovery.ended(1, spark.lose_worker)
         assert await recovery.stored() == expected
         assert verdict["stored"] + verdict["already_stored"] == SPILLED and verdict["set_aside"] == 0
@@ -153,57 +121,53 @@ async def test_recovery_that_loses_a_worker_stores_everything_once(spark: SparkC
         server.kill()
 
 
+@pytest.mark.night
 def test_archive_that_loses_a_worker_has_every_offset_once(
     spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     archive = tmp_path / "archive"
-    log = tmp_path / "archive.log"
     with cluster.connect_blocking() as broker:
         broker.create_topic("archived", partitions=2)
         broker.publish_many("archived", VALUES)
-    driver = chaos_archive.Driver(archive, cluster.url, log, "archived", spark.master, spark.config)
-    process = driver.start("--once", "--batch-size", "256KiB", "--compact-files", "3")
-    try:
-        chaos_archive.wait_for(lambda: bool(list(archive.glob("_archive/commits/*.json"))), process)
-        assert process.poll() is None, "a batch is archived, and there are more"
+    options = ["--to", str(archive), "--server", cluster.url, "--once", "--json"]
+    options += ["--batch-size", "256KiB", "--compact-files", "3"]
+    with DriverProcess(
+        "archive", "archived", *options, log=tmp_path / "log", master=spark.master, config=spark.config
+    ) as driver:
+        driver.wait_until(lambda: list(archive.glob("_archive/commits/*.json")), "a batch is archived")
         spark.lose_worker()
-        driver.finish(process)
-    finally:
-        chaos_archive.kill(process)
+        driver.ended()
     reader = ArchiveReader(archive)
-    files = [reader.files / path for path in reader.load().files]
-    assert len(set(chaos_archive.places(files))) == MESSAGES == len(chaos_archive.places(files))
-    assert chaos_archive.values(files) == sorted(VALUES)
+    places, values = set(), []
+    for path in reader.load().files:
+        # Not as a dataset: of a path it would make columns.
+        with pq.ParquetFile(reader.files / path) as file:
+            read = file.read(columns=["partition", "offset", "value"]).to_pydict()
+        places |= set(zip(read["partition"], read["offset"], strict=True))
+        values += read["value"]
+    assert len(places) == MESSAGES and sorted(values) == sorted(VALUES)
 
 
+@pytest.mark.night
 def test_transform_that_loses_a_worker_makes_each_message_once(
     spark: SparkCluster, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     """A function of a file, on executors that have nothing of ours, one of whose workers is killed in the middle."""
     (tmp_path / "shop.py").write_text(FUNCTION)
     values = [b"x%d" % number if number % 25 == 3 else b"%d" % number for number in range(200)]
-    conf = [word for name, value in spark.config.items() for word in ("--conf", f"{name}={value}")]
     with cluster.connect_blocking() as broker:
         broker.create_topic("numbers", partitions=2)
         broker.publish_many("numbers", [NewMessage(value=value, key=value) for value in values])
         options = ["--source", "numbers", "--target", "doubled", "--function", f"{tmp_path / 'shop.py'}:doubled"]
         options += ["--checkpoint", str(tmp_path / "transform"), "--batch-rows", "20", "--once", "--json"]
-        options += ["--server", cluster.url.removeprefix("holdfast://"), "--master", spark.master, *conf]
+        options += ["--server", cluster.http_addresses[0]]
         staged = chaos.counted(cluster)["staged_messages"]
-        driver = subprocess.Popen(
-            [*HOLDFAST, "pipeline", "transform", *options],
-            env=environment(**USE_ARCHIVE),
-            stdout=subprocess.PIPE,
-        )
-        try:
-            begun = tmp_path / "begun"
-            wait_until(begun.exists, "the function is called on an executor", chaos.RECOVERY_S)
+        with DriverProcess(
+            "transform", *options, log=tmp_path / "log", master=spark.master, config=spark.config
+        ) as driver:
+            driver.wait_until((tmp_path / "begun").exists, "the function is called on an executor")
             spark.lose_worker()
-            told, _ = driver.communicate(timeout=chaos.RECOVERY_S)
-        finally:
-            driver.kill()
-            driver.wait()
-        assert driver.returncode == 0 and json.loads(told.splitlines()[-1])["dead"] == 8
+            assert driver.ended()["dead"] == 8
         assert chaos.counted(cluster)["staged_messages"] > staged
         found = {
             topic: sorted(
@@ -218,7 +182,7 @@ def test_transform_that_loses_a_worker_makes_each_message_once(
 
 
 def await_more(cluster: LocalCluster, name: str, before: dict[str, int]) -> None:
-    wait_until(lambda: chaos.counted(cluster)[name] > before[name], f"there is more that is {name}", chaos.RECOVERY_S)
+    wait_until(lambda: chaos.counted(cluster)[name] > before[name], f"there is more that is {name}", WORK_S)
 
 
 def test_killed_executors_and_drivers_lose_and_double_nothing(

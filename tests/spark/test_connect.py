@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import BlockingClient
+from holdfast import BlockingClient, pipelines
+from holdfast.pipelines.errors import BadPipelineSetting
 from holdfast.spark.java import find_java
 from holdfast.testing import LocalCluster
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import sys
@@ -49,6 +49,25 @@ def told_of(broker: BlockingClient) -> tuple[list[str], list[str]]:
     return [str(each.topic) for each in broker.topics()], [cursor.name for cursor in broker.cursors("orders")]
 
 
+def test_pipeline_that_is_given_a_client_of_spark_connect_is_refused_before_it_does_anything(tmp_path: Path) -> None:
+    client: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    path, servers = str(tmp_path / "path"), "127.0.0.1:1"
+    how: dict[str, Any] = {"checkpoint": path, "sql": "SELECT value FROM messages"}
+    for pipeline in (
+        lambda: pipelines.archive(client, ["orders"], to=path, servers=servers),
+        lambda: pipelines.audit(client, sent=[path], received=[path]),
+        lambda: pipelines.insight(client, topics=["orders"], servers=servers),
+        lambda: pipelines.recover(client, [path], servers=servers),
+        lambda: pipelines.transform(client, source="orders", target="out", servers=servers, **how),
+    ):
+        with pytest.raises(BadPipelineSetting, match="Spark Connect"):
+            pipeline()
+    assert not (tmp_path / "path").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.night
+@pytest.mark.timeout(300)
 def test_pipeline_on_spark_connect_is_refused_and_leaves_no_cursor_behind(tmp_path: Path) -> None:
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
         broker.publish_many("orders", ["a", "b"])

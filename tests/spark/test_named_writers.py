@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from testkit.processes import BrokerProcess
+from pyspark.sql.datasource import WriterCommitMessage
 
-from holdfast.client import BlockingClient, connect_blocking
+from holdfast.client import BlockingClient
 from holdfast.model.errors import HoldfastError
 from holdfast.spark import sink
 from holdfast.spark.sink import BatchWriter, Staged, StreamWriter
 from holdfast.spark.sink_options import SinkOptions, parse_sink_options
 
 # Of two queries, the first one's numbers are lower within a batch.
-LOW, HIGH = sorted(("query-a", "query-b"), key=lambda query: sink._batch_number(query, 0))
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with BrokerProcess(tmp_path_factory.mktemp("broker") / "data") as running:
-        yield f"127.0.0.1:{running.http_address[1]}"
-
-
-@pytest.fixture
-def broker(address: str) -> Iterator[BlockingClient]:
-    with connect_blocking(f"holdfast://{address}") as client:
-        yield client
+LOW, HIGH = sorted(("query-a", "query-b"), key=lambda query: sink.batch_number(query, 0))
 
 
 class Name:
     """One name, under which queries and jobs write to a topic of that name."""
 
-    def __init__(self, address: str, broker: BlockingClient, name: str) -> None:
+    def __init__(self, servers: str, broker: BlockingClient, name: str) -> None:
         self.name = name
         self.broker = broker
-        self.options: SinkOptions = parse_sink_options({"servers": address, "topic": name, "writer": name})
+        self.options: SinkOptions = parse_sink_options({"servers": servers, "topic": name, "writer": name})
         broker.create_topic(name)
 
-    def staged(self, query: str, batch: int, value: str) -> list[sink.WriterCommitMessage | None]:
+    def staged(self, query: str, batch: int, value: str) -> list[WriterCommitMessage | None]:
         rows = iter([pa.record_batch([[value]], names=["value"])])
-        return [sink._staged(self.options, self.name, sink._batch_number(query, batch), rows)]
+        return [sink.stage_rows(self.options, self.name, sink.batch_number(query, batch), rows)]
 
     def write(self, query: str, batch: int, value: str | None = None) -> None:
         """What Spark does for a batch."""
@@ -55,8 +42,8 @@ class Name:
 
 
 @pytest.fixture
-def name(address: str, broker: BlockingClient, request: pytest.FixtureRequest) -> Name:
-    return Name(address, broker, "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:150])
+def name(servers: str, broker: BlockingClient, request: pytest.FixtureRequest) -> Name:
+    return Name(servers, broker, "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:150])
 
 
 def refused(name: Name, query: str, batch: int) -> None:
@@ -102,14 +89,14 @@ def test_query_that_comes_back_after_its_name_was_set_free_and_taken_is_refused(
 
 
 def test_queries_that_write_at_once_lose_nothing_in_any_order(
-    name: Name, address: str, broker: BlockingClient, monkeypatch: pytest.MonkeyPatch
+    name: Name, servers: str, broker: BlockingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looked before either had committed: then only their numbers keep them apart."""
     monkeypatch.setattr(sink, "_check_is_ours", lambda *_: None)
     rolled = random.Random(3)
     refusals = 0
     for trial in range(8):
-        shared = Name(address, broker, f"{name.name}-{trial}")
+        shared = Name(servers, broker, f"{name.name}-{trial}")
         following = {LOW: 0, HIGH: 0}
         alive = set(following)
         written: list[str] = []
@@ -159,6 +146,6 @@ def test_batch_that_was_done_and_whose_writer_is_forgotten_meanwhile_is_not_comm
 
 
 def test_batches_are_numbered_as_far_as_numbers_go() -> None:
-    assert sink._batch_number("query", 2**31 - 1) < 2**62
+    assert sink.batch_number("query", 2**31 - 1) < 2**62
     with pytest.raises(HoldfastError, match=r"^\[bad_value\] batch 2147483648 .*new checkpoint and another writer"):
-        sink._batch_number("query", 2**31)
+        sink.batch_number("query", 2**31)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql.types import StructType
 
 from holdfast.model.errors import HoldfastError
-from holdfast.spark.options import Places, parse_options
-from holdfast.spark.schema import source_schema
+from holdfast.spark.options import NAMES, Places, parse_options
+from holdfast.spark.schema import COLUMNS, source_schema
 from holdfast.spark.sink_options import DeadMax, check_columns, is_dead_max, parse_sink_options
 
 NEEDED = {"servers": "127.0.0.1:8090", "subscribe": "orders"}
@@ -172,3 +174,9 @@ def test_rows_of_a_topic_are_refused_with_what_to_type() -> None:
     strange = StructType().add("value", "string").add("price", "integer").add("item", "string")
     with pytest.raises(HoldfastError, match=r'\.drop\("price", "item"\), or make one value of them with to_json'):
         check_columns(strange, options)
+
+
+def test_every_option_and_column_is_in_the_documentation() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    assert [name for name in NAMES if f"| `{name}` |" not in document] == []
+    assert [name for name in COLUMNS if f"| `{name}` |" not in document] == []

@@ -8,10 +8,10 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Request, sync_playwright
 
 from holdfast.pipelines import audit_page, charts, insight_page
 from holdfast.pipelines.audit_verdict import Verdict
@@ -117,11 +117,16 @@ def browser() -> Iterator[Browser]:
 def test_page_is_readable_without_a_network(name: str, browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.html"
     file.write_text(PAGES[name](), "utf-8")
-    for scheme, width in (("light", 1360), ("dark", 2200), ("dark", 390)):
+    schemes: list[tuple[Literal["light", "dark"], int]] = [("light", 1360), ("dark", 2200), ("dark", 390)]
+    for scheme, width in schemes:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page = context.new_page()
         asked: list[str] = []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
+
+        def note(request: Request, asked: list[str] = asked) -> None:
+            asked.append(request.url)
+
+        page.on("request", note)
         page.goto(file.as_uri())
         assert asked == [file.as_uri()]
         assert not page.evaluate(SIDEWAYS), "only charts and tables scroll to the side, not the page"

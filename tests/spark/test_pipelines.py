@@ -6,18 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from testkit.sizes import LONG
+from testkit.spark import SMALL_SESSION, conf_options
 
 from holdfast.spark.java import find_java
 from holdfast.testing import LocalCluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_pipeline"
-SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.mark.spark
+@pytest.mark.night
 @pytest.mark.timeout(600)
 def test_pipeline_reads_a_topic_and_writes_another_one_and_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
     spec = (EXAMPLE / "spark-pipeline.yml").read_text("utf-8")
@@ -29,17 +30,17 @@ def test_pipeline_reads_a_topic_and_writes_another_one_and_goes_on_when_it_is_ru
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
         broker.create_topic("pipeline-orders", partitions=2)
         items = ("tea", "coffee", "cake")
-        orders = [{"item": items[number % 3], "count": number % 5 + 1} for number in range(600)]
+        orders: list[dict[str, Any]] = [{"item": items[number % 3], "count": number % 5 + 1} for number in range(600)]
         environment = os.environ | {
             "HOLDFAST_SERVER": cluster.http_addresses[0],
             "JAVA_HOME": str(find_java().home),
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        command = [Path(sys.executable).parent / "spark-pipelines", "run", "--spec", "spark-pipeline.yml"]
-        command += ["--conf", f"spark.driver.extraJavaOptions={SMALL_JAVA}", "--conf", "spark.driver.memory=768m"]
-        # A run takes half a minute: the long form has a second one, which fails where the first has left a table.
-        for some in (orders[:500], orders[500:]) if LONG else (orders,):
+        command = [str(Path(sys.executable).parent / "spark-pipelines"), "run", "--spec", "spark-pipeline.yml"]
+        command += conf_options(SMALL_SESSION)
+        # The second run fails where the first has left a table.
+        for some in (orders[:500], orders[500:]):
             broker.publish_many("pipeline-orders", some)
             ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250)
             assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-4000:]

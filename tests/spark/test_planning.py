@@ -16,15 +16,15 @@ from testkit.wait import wait_until
 from holdfast.broker.places import parse_place
 from holdfast.client import ConnectionLost, RemoteError, connect_blocking
 from holdfast.model.errors import HoldfastError
-from holdfast.spark import broker_places
-from holdfast.spark.broker_places import PartitionPlace
+from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace, broker_places
 from holdfast.spark.offsets import StreamOffsets, from_json
 from holdfast.spark.options import Places, parse_options
-from holdfast.spark.schema import source_schema
-from holdfast.spark.source_batch import BatchReader
+from holdfast.spark.source_batch import checked_range
 from holdfast.spark.source_stream import StreamReader
+from tests.spark.readers import planned, stream_reader, streaming
 
 CREATED_MS = 1000
+NOTHING = StreamOffsets({}, {})
 
 
 @pytest.fixture
@@ -39,14 +39,15 @@ def partition(
     return PartitionPlace(topic, number, created_ms, start, end, size_bytes=100 * (end - start))
 
 
-class FakePlaces:
+class FakePlaces(BrokerPlaces):
     """What a broker would say of its partitions."""
 
     def __init__(self, *there: PartitionPlace) -> None:
+        super().__init__(parse_options({"servers": "nowhere", "subscribe": "orders"}))
         self.there = list(there)
         self.ends: dict[tuple[str, int], int] = {}
 
-    def partitions(self, *, is_missing_fine: bool = False, known: StreamOffsets | None = None) -> list[PartitionPlace]:
+    def partitions(self, *, is_missing_fine: bool = False, known: StreamOffsets = NOTHING) -> list[PartitionPlace]:
         return self.there
 
     def certain_ends(self, partitions: list[PartitionPlace]) -> dict[tuple[str, int], int]:
@@ -56,11 +57,13 @@ class FakePlaces:
         return {(each.topic, each.number): self.ends[each.topic, each.number] for each in partitions}
 
 
+def reader_of(places: FakePlaces, **options: str) -> StreamReader:
+    chosen = {} if "subscribePattern" in options else {"subscribe": "orders"}
+    return stream_reader("nowhere", places, **chosen, **options)
+
+
 def reader(*there: PartitionPlace, **options: str) -> StreamReader:
-    parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
-    made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-    made._kept_places = FakePlaces(*there)  # type: ignore[assignment]
-    return made
+    return reader_of(FakePlaces(*there), **options)
 
 
 def at(offsets: dict[str, int], created_ms: int = CREATED_MS) -> dict[str, Any]:
@@ -77,12 +80,12 @@ def test_end_never_moves_back_when_a_node_that_is_behind_answers() -> None:
 
 
 def test_query_over_all_that_is_there_reaches_it_through_a_node_that_is_behind() -> None:
-    made = reader(partition(0, 0, 50))
-    assert isinstance(made._places, FakePlaces)
-    made._places.ends = {("orders", 0): 80}
+    places = FakePlaces(partition(0, 0, 50))
+    made = reader_of(places)
+    places.ends = {("orders", 0): 80}
     made.prepareForTriggerAvailableNow()
     assert latest(made, at({"0": 10})) == {"0": 80}
-    made._places.there = [partition(0, 0, 500)]
+    places.there = [partition(0, 0, 500)]
     assert latest(made, at({"0": 80})) == {"0": 80}, "what comes later is not for this query"
 
 
@@ -102,27 +105,27 @@ def test_both_limits_hold() -> None:
 def test_new_partition_is_read_from_its_start() -> None:
     made = reader(partition(0, 0, 10), partition(1, 5, 9))
     end = made.latestOffset(at({"0": 10}), ReadAllAvailable())
-    planned = [each.slice for each in made.partitions(at({"0": 10}), end)]  # type: ignore[attr-defined]
-    assert [(each.partition, each.start, each.end) for each in planned] == [(1, 5, 9)]
+    found = planned(made, at({"0": 10}), end)
+    assert [(each.partition, each.start, each.end) for each in found] == [(1, 5, 9)]
 
 
 def test_new_partition_begins_at_the_same_place_when_its_batch_is_run_again() -> None:
     """What expired meanwhile is then missed by whoever reads it, and told of."""
-    made = reader(partition(0, 0, 10), partition(1, 5, 9))
-    assert isinstance(made._places, FakePlaces)
+    places = FakePlaces(partition(0, 0, 10), partition(1, 5, 9))
+    made = reader_of(places)
     start = at({"0": 10})
     end = made.latestOffset(start, ReadAllAvailable())
-    made._places.there = [partition(0, 0, 10), partition(1, 8, 9)]
-    planned = [each.slice for each in made.partitions(start, end)]  # type: ignore[attr-defined]
-    assert [(each.partition, each.start, each.end) for each in planned] == [(1, 5, 9)]
+    places.there = [partition(0, 0, 10), partition(1, 8, 9)]
+    found = planned(made, start, end)
+    assert [(each.partition, each.start, each.end) for each in found] == [(1, 5, 9)]
     assert made.latestOffset(end, ReadAllAvailable()) == end, "no news is no batch"
 
-    made = reader(*(partition(number, 2, 7, created_ms=2000) for number in (0, 1)), failOnDataLoss="false")
-    assert isinstance(made._places, FakePlaces)
+    places = FakePlaces(*(partition(number, 2, 7, created_ms=2000) for number in (0, 1)))
+    made = reader_of(places, failOnDataLoss="false")
     anew = made.latestOffset(end, ReadAllAvailable())
-    made._places.there = []
-    planned = [each.slice for each in made.partitions(end, anew)]  # type: ignore[attr-defined]
-    assert [(each.partition, each.start, each.end) for each in planned] == [(0, 2, 7), (1, 2, 7)]
+    places.there = []
+    found = planned(made, end, anew)
+    assert [(each.partition, each.start, each.end) for each in found] == [(0, 2, 7), (1, 2, 7)]
 
 
 @pytest.mark.parametrize("then", [[], [partition(0, 0, 3, created_ms=2000)], [partition(0, 40, 90)]])
@@ -131,15 +134,16 @@ def test_first_batch_that_is_run_again_begins_where_it_was_planned(then: list[Pa
     made = reader(partition(0, 20, 50))
     end = made.latestOffset(at({"0": 30}), ReadAllAvailable())
     again = reader(*then)
-    first = again._offsets({("orders", each.number): each.end for each in then}, then).as_json()
-    planned = [each.slice for each in again.partitions(first, end)]  # type: ignore[attr-defined]
-    assert [(each.start, each.end, each.created_ms) for each in planned] == [(30, 50, CREATED_MS)]
+    ends = {("orders", each.number): each.end for each in then}
+    first = StreamOffsets(ends, {each.topic: each.created_ms for each in then}).as_json()
+    found = planned(again, first, end)
+    assert [(each.start, each.end, each.created_ms) for each in found] == [(30, 50, CREATED_MS)]
     assert list(again.partitions(end, end)) == [], "behind it nothing is read again"
 
 
 def test_checkpoint_that_does_not_say_where_its_first_batch_began_is_read_from_the_start() -> None:
-    planned = [each.slice for each in reader().partitions(at({}, created_ms=2000), at({"0": 50}))]  # type: ignore[attr-defined]
-    assert [(each.start, each.end, each.created_ms) for each in planned] == [(0, 50, CREATED_MS)]
+    found = planned(reader(), at({}, created_ms=2000), at({"0": 50}))
+    assert [(each.start, each.end, each.created_ms) for each in found] == [(0, 50, CREATED_MS)]
 
 
 @pytest.mark.parametrize(
@@ -157,37 +161,36 @@ def test_lost_messages_fail_the_query_or_are_left_out(there: list[PartitionPlace
     made = reader(*there, failOnDataLoss="false")
     assert latest(made, at({"0": 10})) == ({"0": 90} if there else {"0": 10})
     end = made.latestOffset(at({"0": 10}), ReadAllAvailable())
-    planned = [each.slice for each in made.partitions(at({"0": 10}), end)]  # type: ignore[attr-defined]
+    found = planned(made, at({"0": 10}), end)
     if there and there[0].created_ms != CREATED_MS:
-        assert [(each.start, each.end) for each in planned] == [(0, 90)], "the new topic, from its start"
+        assert [(each.start, each.end) for each in found] == [(0, 90)], "the new topic, from its start"
 
 
 def test_topic_that_is_not_seen_for_a_while_is_read_on_and_not_again(caplog: pytest.LogCaptureFixture) -> None:
-    made = reader(failOnDataLoss="false")
-    assert isinstance(made._places, FakePlaces)
+    places = FakePlaces()
+    made = reader_of(places, failOnDataLoss="false")
     unseen = made.latestOffset(at({"0": 990}), ReadAllAvailable())
     assert unseen == {**at({"0": 990}), "began": {"orders": {"0": 990}}, "gone": ["orders"]}
     assert list(made.partitions(at({"0": 990}), unseen)) == []
     assert made.latestOffset(unseen, ReadAllAvailable()) == unseen, "there is nothing to do"
     assert caplog.text.count("the topic orders is gone") == 1
-    made._places.there = [partition(0, 0, 1000)]
+    places.there = [partition(0, 0, 1000)]
     end = made.latestOffset(unseen, ReadAllAvailable())
-    planned = [each.slice for each in made.partitions(unseen, end)]  # type: ignore[attr-defined]
-    assert [(each.start, each.end) for each in planned] == [(990, 1000)] and "gone" not in end
+    found = planned(made, unseen, end)
+    assert [(each.start, each.end) for each in found] == [(990, 1000)] and "gone" not in end
 
 
 def test_topic_that_is_gone_and_made_anew_later_is_read_from_its_start_and_told_of_once() -> None:
     made = reader(partition(0, 0, 4, created_ms=2000))  # and failOnDataLoss, since somebody has looked at it
     gone = {**at({"0": 990}), "gone": ["orders"]}
     end = made.latestOffset(gone, ReadAllAvailable())
-    planned = [each.slice for each in made.partitions(gone, end)]  # type: ignore[attr-defined]
-    assert [(each.start, each.end, each.created_ms) for each in planned] == [(0, 4, 2000)] and "gone" not in end
+    found = planned(made, gone, end)
+    assert [(each.start, each.end, each.created_ms) for each in found] == [(0, 4, 2000)] and "gone" not in end
 
 
 def test_topics_that_come_and_go_do_not_fill_the_checkpoint() -> None:
-    parsed = parse_options({"servers": "nowhere", "subscribePattern": "day-.*", "failOnDataLoss": "false"})
-    made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-    made._kept_places = places = FakePlaces()  # type: ignore[assignment]
+    places = FakePlaces()
+    made = reader_of(places, subscribePattern="day-.*", failOnDataLoss="false")
     reached: dict[str, Any] = {"offsets": {}, "created_ms": {}}
     for day in range(100):
         places.there = [partition(0, 0, 5, topic=f"day-{day}", created_ms=day)]
@@ -197,11 +200,11 @@ def test_topics_that_come_and_go_do_not_fill_the_checkpoint() -> None:
 
 
 def test_query_over_all_that_is_there_does_not_plan_behind_the_end_of_a_topic_made_anew() -> None:
-    made = reader(partition(0, 0, 5), failOnDataLoss="false")
-    assert isinstance(made._places, FakePlaces)
-    made._places.ends = {("orders", 0): 5}
+    places = FakePlaces(partition(0, 0, 5))
+    made = reader_of(places, failOnDataLoss="false")
+    places.ends = {("orders", 0): 5}
     made.prepareForTriggerAvailableNow()
-    made._places.there = [partition(0, 0, 2, created_ms=2000)]
+    places.there = [partition(0, 0, 2, created_ms=2000)]
     end = made.latestOffset(at({"0": 1}), ReadAllAvailable())
     assert end["offsets"] == {"orders": {"0": 0}}, "what the new one has is for the next query"
     later = reader(partition(0, 0, 2, created_ms=2000))
@@ -209,13 +212,13 @@ def test_query_over_all_that_is_there_does_not_plan_behind_the_end_of_a_topic_ma
 
 
 def test_query_over_all_that_is_there_reads_a_topic_that_the_first_node_has_not_heard_of() -> None:
-    made = reader(failOnDataLoss="false")
-    assert isinstance(made._places, FakePlaces)
+    places = FakePlaces()
+    made = reader_of(places, failOnDataLoss="false")
     made.prepareForTriggerAvailableNow()
-    made._places.there = [partition(0, 0, 60)]  # found when every node is asked
-    made._places.ends = {("orders", 0): 80}
+    places.there = [partition(0, 0, 60)]  # found when every node is asked
+    places.ends = {("orders", 0): 80}
     assert latest(made, at({"0": 10})) == {"0": 80}
-    made._places.ends = {("orders", 0): 500}
+    places.ends = {("orders", 0): 500}
     assert latest(made, at({"0": 80})) == {"0": 80}, "what comes later is not for this query"
 
 
@@ -237,11 +240,17 @@ class FakeNode:
             raise ConnectionLost("away") if self._created_ms is None else RemoteError("no_quorum", "no", 503)
         if self._created_ms is None:
             raise RemoteError("topic_not_found", "no", 404)
-        return SimpleNamespace(topic=topic, created_ms=self._created_ms)
+        one = SimpleNamespace(partition=0, start_offset=0, end_offset=5, size_bytes=9)
+        return SimpleNamespace(topic=topic, created_ms=self._created_ms, partitions=[one])
 
     def offset_at(self, topic: str, place: str, number: int) -> int:
         self.describe(topic)
         return 70 + number
+
+
+def places_of(clients: dict[str, Any], **options: str) -> BrokerPlaces:
+    """Places over these clients, by the addresses that they are asked for."""
+    return BrokerPlaces(parse_options(options), lambda url, timeout_s: clients[url])
 
 
 @pytest.mark.parametrize(
@@ -256,20 +265,17 @@ class FakeNode:
         ([FakeNode(CREATED_MS - 1), FakeNode(None, is_away=True)], "connection_lost"),
     ],
 )
-def test_topic_is_gone_when_every_node_says_so(
-    monkeypatch: pytest.MonkeyPatch, nodes: list[FakeNode], expected: int | str | None
-) -> None:
-    by_url = {"holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: by_url[url])
-    options = parse_options({"servers": "a:1,b:2", "subscribe": "orders", "brokerTimeout": "0ms"})
-    places = broker_places.BrokerPlaces(options)
+def test_topic_is_gone_when_every_node_says_so(nodes: list[FakeNode], expected: int | str | None) -> None:
+    by_url = {"holdfast://a:1,b:2": FakeNode(None), "holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}
+    places = places_of(by_url, servers="a:1,b:2", subscribe="orders", brokerTimeout="0ms")
+    known = from_json(at({"0": 5}))
     if isinstance(expected, str):
         with pytest.raises(HoldfastError, match=r"b:2.* did not answer within 0 s") as raised:
-            places._newest("orders", CREATED_MS)
+            places.partitions(is_missing_fine=True, known=known)
         assert raised.value.code == expected
     else:
-        newest = places._newest("orders", CREATED_MS)
-        assert (newest.created_ms if newest is not None else None) == expected
+        found = [each.created_ms for each in places.partitions(is_missing_fine=True, known=known)]
+        assert found == ([] if expected is None else [expected])
 
 
 @pytest.mark.parametrize(
@@ -281,22 +287,16 @@ def test_topic_is_gone_when_every_node_says_so(
         ([FakeNode(CREATED_MS - 1), FakeNode(CREATED_MS + 1)], [50, 50]),
     ],
 )
-def test_end_of_a_topic_is_asked_of_a_node_that_knows_it(
-    monkeypatch: pytest.MonkeyPatch, nodes: list[FakeNode], ends: list[int]
-) -> None:
-    by_url = {"holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: by_url[url])
-    places = broker_places.BrokerPlaces(parse_options({"servers": "a:1,b:2", "subscribe": "orders"}))
+def test_end_of_a_topic_is_asked_of_a_node_that_knows_it(nodes: list[FakeNode], ends: list[int]) -> None:
+    places = places_of({"holdfast://a:1": nodes[0], "holdfast://b:2": nodes[1]}, servers="a:1,b:2", subscribe="orders")
     found = places.certain_ends_anywhere([partition(number, 0, 50) for number in (0, 1)])
     assert found == {("orders", number): end for number, end in enumerate(ends)}
 
 
-def test_topic_that_every_node_said_is_gone_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_that_every_node_said_is_gone_is_not_asked_for_again() -> None:
     """Else one broker that is away would end the query, for a topic that was deleted long ago."""
     nodes = {"holdfast://a:1,b:2": FakeNode(None), "holdfast://a:1": FakeNode(None)}
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: nodes[url])
-    options = parse_options({"servers": "a:1,b:2", "subscribe": "orders", "brokerTimeout": "0ms"})
-    places = broker_places.BrokerPlaces(options)
+    places = places_of(nodes, servers="a:1,b:2", subscribe="orders", brokerTimeout="0ms")
     nodes["holdfast://b:2"] = FakeNode(None, is_away=True)
     with pytest.raises(HoldfastError, match=r"b:2.* did not answer"):
         places.partitions(is_missing_fine=True, known=from_json(at({"0": 5})))
@@ -320,12 +320,10 @@ def test_stream_with_an_end_is_refused(option: str) -> None:
         reader(partition(0, 0, 3), **{option: "latest" if option == "endingOffsets" else "1789000000000"})
 
 
-def test_offsets_behind_the_end_are_refused_unless_only_a_node_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_behind_the_end_are_refused_unless_only_a_node_is_behind() -> None:
     certain_end = 70
-    options = parse_options({"servers": "nowhere", "subscribe": "orders"})
-    places = broker_places.BrokerPlaces(options)
     client = SimpleNamespace(offset_at=lambda topic, place, number: certain_end)
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: client)
+    places = places_of({"holdfast://nowhere:8090": client}, servers="nowhere", subscribe="orders")
 
     def resolved(offset: int) -> dict[tuple[str, int], int]:
         return places.resolve(Places(by_partition={"orders": {0: offset}}), [partition(0, 0, 50)], "latest")
@@ -354,9 +352,8 @@ class FakeClient:
 @pytest.mark.parametrize(
     ("code", "told"), [("storage_failed", "storage_failed"), ("http_404", "connection_lost"), ("internal", "internal")]
 )
-def test_whatever_brokers_refuse_is_told_with_its_code(monkeypatch: pytest.MonkeyPatch, code: str, told: str) -> None:
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: FakeClient(code))
-    places = broker_places.BrokerPlaces(parse_options({"servers": "nowhere", "subscribePattern": ".*"}))
+def test_whatever_brokers_refuse_is_told_with_its_code(code: str, told: str) -> None:
+    places = places_of({"holdfast://nowhere:8090": FakeClient(code)}, servers="nowhere", subscribePattern=".*")
     gone = [partition(0, 0, 5, topic="gone")]
     asked = (
         places.partitions,
@@ -371,42 +368,36 @@ def test_whatever_brokers_refuse_is_told_with_its_code(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("code", ["topic_not_found", "partition_not_found"])
-def test_topic_that_goes_between_two_questions_is_told_of_as_any_that_went(
-    monkeypatch: pytest.MonkeyPatch, code: str
-) -> None:
+def test_topic_that_goes_between_two_questions_is_told_of_as_any_that_went(code: str) -> None:
     """By the planning of the next batch, which asks failOnDataLoss."""
-    monkeypatch.setattr(broker_places, "connect_blocking", lambda url, timeout_s: FakeClient(code))
-    places = broker_places.BrokerPlaces(parse_options({"servers": "nowhere", "subscribePattern": ".*"}))
+    places = places_of({"holdfast://nowhere:8090": FakeClient(code)}, servers="nowhere", subscribePattern=".*")
     there = [partition(0, 0, 5, topic="gone"), partition(0, 0, 50)]
     assert places.certain_ends(there) == {("orders", 0): 70}
 
-    made = reader(*there)
-    made._kept_places.ends = {("orders", 0): 70}  # type: ignore[union-attr]
+    asked = FakePlaces(*there)
+    asked.ends = {("orders", 0): 70}
+    made = reader_of(asked, subscribePattern=".*")
     made.prepareForTriggerAvailableNow()
-    assert made._target is not None and made._target.created_ms == {"orders": CREATED_MS}
+    reached = made.latestOffset(at({}), ReadAllAvailable())["offsets"]
+    assert reached == {"gone": {"0": 0}, "orders": {"0": 70}}, "what went is not for this query"
+
+
+def checked(start: int, end: int, **options: str) -> tuple[int, int]:
+    given = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
+    return checked_range(given, partition(0, 30, 90), start, end)
 
 
 def test_batch_that_begins_before_what_is_left() -> None:
-    def checked(**options: str) -> tuple[int, int]:
-        parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
-        made = BatchReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-        return made._checked(partition(0, 30, 90), 10, 50)
-
     with pytest.raises(HoldfastError, match="offsets 10 to 29 have expired"):
-        checked()
-    assert checked(failOnDataLoss="false") == (30, 50)
+        checked(10, 50)
+    assert checked(10, 50, failOnDataLoss="false") == (30, 50)
 
 
 def test_batch_that_ends_before_it_begins_is_refused_unless_it_begins_with_what_is_left() -> None:
-    def checked(**options: str) -> tuple[int, int]:
-        parsed = parse_options({"servers": "nowhere", "subscribe": "orders", **options})
-        made = BatchReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-        return made._checked(partition(0, 30, 90), 60, 50)
-
     for starting in ("latest", '{"orders": {"0": 60}}'):
         with pytest.raises(HoldfastError, match=r"\[bad_option\] orders/0 .* startingOffsets is behind endingOffsets"):
-            checked(startingOffsets=starting)
-    assert checked(startingOffsets="earliest") == checked(startingTimestamp="5") == (60, 50)
+            checked(60, 50, startingOffsets=starting)
+    assert checked(60, 50, startingOffsets="earliest") == checked(60, 50, startingTimestamp="5") == (60, 50)
 
 
 def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProcess) -> None:
@@ -414,7 +405,7 @@ def test_error_of_a_read_says_its_code_and_what_to_do(short_broker: BrokerProces
     given = parse_options({"servers": f"{host}:{port}", "subscribe": "orders", "brokerTimeout": "100ms"})
 
     def refused() -> HoldfastError:
-        with broker_places.broker_places(given) as places, pytest.raises(HoldfastError) as raised:
+        with broker_places(given) as places, pytest.raises(HoldfastError) as raised:
             places.partitions()
         return raised.value
 
@@ -435,10 +426,7 @@ def test_group_never_takes_places_in_what_a_processor_makes_for_those_of_the_top
         servers = f"127.0.0.1:{running.http_address[1]}"
 
         def reader(**options: str) -> StreamReader:
-            parsed = parse_options({"servers": servers, **options})
-            made = StreamReader(parsed, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-            readers.callback(made.stop)
-            return made
+            return readers.enter_context(streaming(servers, **options))
 
         def first_place(topic: str, **more: str) -> object:
             return reader(subscribe=topic, **more).initialOffset()["offsets"]
@@ -472,13 +460,11 @@ def test_cursor_left_behind_by_a_driver_that_ended_is_moved_when_the_query_start
 ) -> None:
     """A new checkpoint with the same group would read again what the old one has written."""
     servers = f"127.0.0.1:{short_broker.http_address[1]}"
-    given = {"servers": servers, "subscribe": "behind", "groupId": "g", "failOnDataLoss": "false"}
-    options = parse_options({**given, "startingOffsets": "earliest"})
-
-    def started() -> StreamReader:
-        return StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-
+    options = {"subscribe": "behind", "groupId": "g", "failOnDataLoss": "false", "startingOffsets": "earliest"}
     with connect_blocking(f"holdfast://{servers}") as client, contextlib.ExitStack() as readers:
+
+        def started() -> StreamReader:
+            return readers.enter_context(streaming(servers, **options))
 
         def stands_at() -> int:
             return client.cursor("behind", "g").partitions[0].offset
@@ -486,11 +472,9 @@ def test_cursor_left_behind_by_a_driver_that_ended_is_moved_when_the_query_start
         client.create_topic("behind")
         client.publish_many("behind", [b"x"] * 5)
         first = started()
-        readers.callback(first.stop)
         reached = first.latestOffset(first.initialOffset(), ReadAllAvailable())
         assert stands_at() == 0, "the batch is planned and not done"
         again = started()
-        readers.callback(again.stop)
         assert again.latestOffset(reached, ReadAllAvailable())["offsets"] == {"behind": {"0": 5}}
         assert stands_at() == 5
 
@@ -499,7 +483,6 @@ def test_cursor_left_behind_by_a_driver_that_ended_is_moved_when_the_query_start
         client.publish_many("behind", [b"x"] * 9)
         client.seek("behind", "g", 1, 0)
         last = started()
-        readers.callback(last.stop)
         last.latestOffset(reached, ReadAllAvailable())
         assert stands_at() == 1, "the query's offsets mean nothing in a topic that was made anew"
 

@@ -20,7 +20,7 @@ from chaos.campaigns import recover
 from chaos.recover_places import Stored, stored_in
 from testkit.postgres import Server, database_for
 
-from holdfast.pipelines.recover_run import _Storing
+from holdfast.pipelines.recover_run import Storing
 from holdfast.pipelines.recover_targets import BrokersTarget, PostgresTarget, Target
 from holdfast.recovery import blocks, lines, steps
 from holdfast.recovery.backlog import Directories, Outcome
@@ -34,6 +34,7 @@ FEW_AT_ONCE = 100
 
 
 @pytest.mark.spark
+@pytest.mark.night
 @pytest.mark.timeout(300)
 async def test_recovery_that_is_killed_stores_every_message_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,7 +66,7 @@ def recover_alone(target: Target, directories: list[str], pause_s: float) -> Non
             ledger.make_topics(dict.fromkeys(recover.QUEUES, recover.PARTITIONS))
             read = pa.Table.from_batches(lines.blocks_of(sources, Places(backlog), "time"), schema=blocks.SCHEMA)
             ordered = read.sort_by([(name, "ascending") for name in ("queue", "number", "first")])
-            storing = _Storing(target, backlog, paths, lambda _: time.sleep(pause_s))
+            storing = Storing(target, backlog, paths, lambda _: time.sleep(pause_s))
             for _ in storing(iter(ordered.combine_chunks().to_batches())):
                 pass
             opened.finish(backlog, ledger, Outcome({}, 0, 0))

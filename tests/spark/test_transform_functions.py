@@ -57,7 +57,7 @@ def test_function_of_a_file_travels_with_what_it_uses(file: Path, tmp_path: Path
     found = find(f"{file}:teas")
     assert found.function(["tea", "milk"]) == [True, False] and found.package is None
     sent = tmp_path / "sent"
-    sent.write_bytes(cloudpickle.dumps(found.function))
+    sent.write_bytes(cloudpickle.dumps(found.function))  # type: ignore[no-untyped-call]
     script = f"import pickle; print(pickle.load(open({str(sent)!r}, 'rb'))(['milk', 'tea']))"
     elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, cwd="/")
     assert elsewhere.stdout == "[False, True]\n"

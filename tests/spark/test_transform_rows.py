@@ -31,7 +31,8 @@ RULES = Rules("orders", "made")
 
 
 def message(offset: int, value: bytes | None = None, **more: Any) -> dict[str, Any]:
-    row = {"key": b"k%d" % (offset % 3), "value": b"%d" % offset if value is None else value, "topic": "orders"}
+    row: dict[str, Any] = {"key": b"k%d" % (offset % 3), "topic": "orders"}
+    row["value"] = b"%d" % offset if value is None else value
     row |= {"partition": 0, "offset": offset, "timestamp": 0, "id": f"0-{offset}", "headers": None, "event_time": 0}
     return {**row, **more}
 

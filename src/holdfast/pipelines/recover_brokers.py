@@ -21,7 +21,7 @@ backlog is read by Spark, and takes part in the search for copies.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
@@ -65,9 +65,10 @@ def _stream_writer(stream: Stream) -> str:
 class BrokersLedger:
     """Knows how far recoveries are (`backlog.Ledger`)."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, now_s: Callable[[], float] = time.time) -> None:
         import holdfast
 
+        self._now_s = now_s
         self.broker = holdfast.connect_blocking(f"holdfast://{servers}")
         try:
             self.store_id = self.broker.cluster().cluster
@@ -105,7 +106,7 @@ class BrokersLedger:
 
     def _forget_old(self) -> None:
         """The recovery itself is the last of its writers: as long as it is known, no task goes on without it."""
-        until_ms = time.time() * 1000 - _LATE_MS_MAX
+        until_ms = self._now_s() * 1000 - _LATE_MS_MAX
         known = [each for each in self.broker.writers() if each.writer.startswith(_PREFIX)]
         for ended in known:
             if ended.last_number == _GIVEN_BACK and "." not in ended.writer and (ended.committed_ms or 0) < until_ms:

@@ -126,7 +126,7 @@ def _stored(
     read = target.with_stored(ledger, backlog, read_lines(spark, backlog, sources))
     rows = rules.ordered(read, pieces)
     done = spark.sparkContext.accumulator(0)
-    store = _with_codes(_Storing(target, backlog, [source.path for source in sources], done.add))
+    store = _with_codes(Storing(target, backlog, [source.path for source in sources], done.add))
     with _Rate(lambda: done.value, tell), tuning.configured(spark, _CONF):
         return steps.summed(rows.mapInArrow(store, steps.RESULT_DDL).collect())
 
@@ -168,7 +168,7 @@ class _Reading:
 
 
 @dataclass
-class _Storing:
+class Storing:
     target: Target
     backlog: Backlog
     paths: list[str]

@@ -136,7 +136,7 @@ def _joined(topic: str, reader: ArchiveReader, servers: str, *, allow_gaps: bool
             archived = state.topics.get(topic)
             there = _partitions(places, topic, archived)
             live = behind(topic, archived, there, places.certain_ends(there))
-            if not _lacks(archived, live):
+            if not lacks(archived, live):
                 break
             state = reader.load()
             if state.topics.get(topic) == archived:
@@ -169,7 +169,7 @@ def behind(
     return ranges
 
 
-def _lacks(archived: ArchivedTopic | None, live: Ranges) -> bool:
+def lacks(archived: ArchivedTopic | None, live: Ranges) -> bool:
     """Whether something is neither in the archive nor in the log behind it; a newer archive may have it.
 
     Also of a partition, or a whole topic, of which the archive had nothing when it was looked at.

@@ -86,14 +86,15 @@ def _away(error: ConnectionLost | RemoteError) -> HoldfastError:
 class BrokerPlaces:
     """One query's view of the brokers; the connection is made at first use and kept."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, connect: Callable[..., BlockingClient] = connect_blocking) -> None:
         self._options = options
+        self._connect = connect
         self._client: BlockingClient | None = None
 
     @property
     def client(self) -> BlockingClient:
         if self._client is None:
-            self._client = connect_blocking(self._options.url, timeout_s=self._options.broker_timeout_s)
+            self._client = self._connect(self._options.url, timeout_s=self._options.broker_timeout_s)
         return self._client
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class BrokerPlaces:
         found, away = [], []
         for server in self._options.servers:
             try:
-                with connect_blocking(self._options._replace(servers=(server,)).url, timeout_s=_ONE_NODE_S) as node:
+                with self._connect(self._options._replace(servers=(server,)).url, timeout_s=_ONE_NODE_S) as node:
                     found.append(ask(node))
             except RemoteError as error:
                 if is_passing(error.http_status, error.code):

@@ -67,7 +67,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._number = options.writer_batch or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _staged(self._options, self._writer, self._number, iterator)
+        return stage_rows(self._options, self._writer, self._number, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         place = None if self._options.writer_batch is None else place_of(self._options.checkpoint, self._number)
@@ -108,8 +108,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         assert query is not None and batch is not None, "a task of a streaming query knows its query and its batch"
         if self._options.writer is None:
-            return _staged(self._options, f"spark-{query}", int(batch), iterator)
-        return _staged(self._options, self._options.writer, _batch_number(query, int(batch)), iterator)
+            return stage_rows(self._options, f"spark-{query}", int(batch), iterator)
+        return stage_rows(self._options, self._options.writer, batch_number(query, int(batch)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         # One writer: all tasks are of one query. Spark has a task even for a batch without rows; without any task there
@@ -124,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """What was staged is dropped when the batch is written again, or expires: another driver may be at it."""
 
 
-def _batch_number(query: str, batch: int) -> int:
+def batch_number(query: str, batch: int) -> int:
     """The number of a batch under a name that was given: no two queries have the same one, whoever took the name.
 
     So a number that is committed already was committed by this very query, and no rows of another are taken for its
@@ -300,7 +300,7 @@ def _calls(options: SinkOptions, turn: int = 0) -> SinkCalls:
     return SinkCalls(options.servers, options.broker_timeout_s, turn)
 
 
-def _staged(options: SinkOptions, writer: str, number: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+def stage_rows(options: SinkOptions, writer: str, number: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Stage all rows of a task, and sum them up, unless nothing can come again."""
     from pyspark import TaskContext
 

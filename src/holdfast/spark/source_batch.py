@@ -49,8 +49,8 @@ class BatchReader(DataSourceReader):
             starts = places.resolve(self._options.starting, there, EARLIEST)
             ends = places.resolve(self._options.ending, there, LATEST)
             ranges = {
-                (each.topic, each.number): self._checked(
-                    each, starts[each.topic, each.number], ends[each.topic, each.number]
+                (each.topic, each.number): checked_range(
+                    self._options, each, starts[each.topic, each.number], ends[each.topic, each.number]
                 )
                 for each in there
             }
@@ -82,18 +82,19 @@ class BatchReader(DataSourceReader):
         """The time before which nothing is wanted, for readers that know."""
         return None
 
-    def _checked(self, each: PartitionPlace, start: int, end: int) -> tuple[int, int]:
-        """The range, without what has expired before it was asked for."""
-        starting = self._options.starting
-        is_time = starting.timestamp_ms is not None or starting.ago_ms is not None
-        if start > end and not is_time and starting.at(each.topic, each.number, EARLIEST) != EARLIEST:
-            raise with_code(
-                BadOption,
-                f"{each.topic}/{each.number} is to be read from offset {start} to {end}: startingOffsets is behind "
-                "endingOffsets",
-            )
-        if start >= each.start or start >= end:
-            return start, end
-        if self._options.fail_on_data_loss:
-            raise data_lost(f"{each.topic}/{each.number}: offsets {start} to {each.start - 1} have expired")
-        return min(each.start, end), end
+
+def checked_range(options: SourceOptions, each: PartitionPlace, start: int, end: int) -> tuple[int, int]:
+    """The range, without what has expired before it was asked for."""
+    starting = options.starting
+    is_time = starting.timestamp_ms is not None or starting.ago_ms is not None
+    if start > end and not is_time and starting.at(each.topic, each.number, EARLIEST) != EARLIEST:
+        raise with_code(
+            BadOption,
+            f"{each.topic}/{each.number} is to be read from offset {start} to {end}: startingOffsets is behind "
+            "endingOffsets",
+        )
+    if start >= each.start or start >= end:
+        return start, end
+    if options.fail_on_data_loss:
+        raise data_lost(f"{each.topic}/{each.number}: offsets {start} to {each.start - 1} have expired")
+    return min(each.start, end), end

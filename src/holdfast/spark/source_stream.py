@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Only the options and the schema travel to the executors.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, places: BrokerPlaces | None = None) -> None:
         if options.ending != Places():
             raise with_code(BadOption, "a stream has no end: endingOffsets and endingTimestamp are for spark.read")
         if options.created_ms is not None:
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._options = options
         self._schema = schema
-        self._kept_places: BrokerPlaces | None = None
+        self._kept_places = places
         self._initial: StreamOffsets | None = None
         # Where the group's cursors were moved to last.
         self._shown: dict[PartitionKey, int] | None = None

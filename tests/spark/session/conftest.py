@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from testkit.spark import SMALL_SESSION
 
-import holdfast
 import holdfast.spark
 from holdfast.spark import class_archive
-from holdfast.testing import LocalCluster
-
-# What a test session needs: one small Java that starts fast.
-SETTINGS = {
-    "spark.driver.memory": "768m",
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
-
-_numbers = count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -40,33 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[SparkSession]:
     """A session as users get it; it uses a class archive if the machine has one, and makes none."""
     os.environ[class_archive.SWITCH] = "use"
-    session = holdfast.spark.session("local[2]", config=SETTINGS)
+    session = holdfast.spark.session("local[2]", config=SMALL_SESSION)
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[LocalCluster]:
-    """A broker that all tests share; each has topics of its own."""
-    with LocalCluster(nodes=1) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
-def servers(cluster: LocalCluster) -> str:
-    return cluster.url.removeprefix("holdfast://")
-
-
-@pytest.fixture(scope="session")
-def broker(cluster: LocalCluster) -> Iterator[holdfast.BlockingClient]:
-    with holdfast.connect_blocking(cluster.url) as client:
-        yield client
-
-
-@pytest.fixture
-def topic() -> str:
-    return f"topic-{next(_numbers)}"
 
 
 class Reading:

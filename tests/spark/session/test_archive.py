@@ -18,6 +18,7 @@ from holdfast import NewMessage, pipelines
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines import archive_rules, archiving
 from holdfast.pipelines.streams import StreamRun
+from holdfast.spark import archive_history
 from holdfast.spark.archive_files import ArchiveReader
 from holdfast.spark.archive_history import archived_rows
 from holdfast.testing import LocalCluster
@@ -45,11 +46,12 @@ def messages(name: str, count: int) -> list[NewMessage]:
 @pytest.fixture(scope="module")
 def expiring() -> Iterator[LocalCluster]:
     """A broker whose retention is quick, and waits for one reader."""
-    settings = {"segment_bytes": 4096, "retention_check_ms": 20, "retention_waits_for": "keeper"}
+    settings: dict[str, str | int] = {"segment_bytes": 4096, "retention_check_ms": 20, "retention_waits_for": "keeper"}
     with LocalCluster(nodes=1, settings=settings) as started:
         yield started
 
 
+@pytest.mark.night
 def test_topic_of_an_unusual_name_is_archived_and_read_under_it(
     broker: holdfast.BlockingClient, servers: str, topic: str, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -241,6 +243,7 @@ def test_history_never_has_rows_of_a_topic_that_was_made_anew_since_the_call(
         rows.count()
 
 
+@pytest.mark.night
 def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
     broker: holdfast.BlockingClient,
     servers: str,
@@ -266,7 +269,7 @@ def test_rows_that_are_lost_on_the_way_to_a_file_are_never_taken_for_a_gap(
     assert refused.value.code == "data_lost" and not ArchiveReader(tmp_path).load().topics
     assert archive() == 20 and gaps() == (), "they are in the log still"
     broker.publish_many(topic, messages("n", 20))
-    read = archiving.live_rows
+    read = archive_history.live_rows
     # As if it expired, or was damaged, when it was planned already.
     monkeypatch.setattr(archiving, "live_rows", lambda *given, **more: read(*given, **more).where("offset != 27"))
     assert archive() == 19 and gaps() == ((27, 28),)

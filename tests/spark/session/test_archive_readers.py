@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
@@ -61,18 +65,9 @@ def test_readers_named_in_the_documentation_find_every_row_once(
     assert places(found["frame"].select(columns).rows()) == expected, "Polars"
     assert places(found["table"][columns].itertuples(index=False)) == expected, "pandas"
     assert places(spark.read.parquet(str(directory)).select(*columns).collect()) == expected, "Spark"
-
-
-def test_other_ways_to_name_an_archive_find_no_row_twice(archive: tuple[Path, Places]) -> None:
-    import duckdb
-    import pandas as pd
-    import polars as pl
-    import pyarrow.dataset as ds
-
-    directory, expected = archive
-    columns = ["topic", "partition", "offset"]
+    # Other ways to name it find no row twice.
     everything = f"{directory}/**/*.parquet"
-    rows = duckdb.sql(f"""SELECT topic, "partition", "offset" FROM '{everything}'""").fetchall()
+    rows = duckdb.execute(f"""SELECT topic, "partition", "offset" FROM '{everything}'""").fetchall()
     assert places(rows) == expected
     assert places(pl.scan_parquet(everything).select(columns).collect().rows()) == expected
     hive = pl.scan_parquet(f"{directory}/topic=*/**/*.parquet", hive_partitioning=True)

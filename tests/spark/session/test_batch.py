@@ -36,9 +36,8 @@ def test_large_partition_is_split_over_tasks_and_read_once(reading: Reading, bro
     broker.publish_many(reading.topic, values, partition=0)
     rows = reading.batch("value binary, offset bigint", minPartitions=5)
     assert rows.rdd.getNumPartitions() == 5
-    found = rows.orderBy("offset").toPandas()
-    assert found["value"].map(bytes).tolist() == values
-    assert found["offset"].tolist() == list(range(30_000))
+    found = rows.orderBy("offset").toArrow()
+    assert found["value"].to_pylist() == values and found["offset"].to_pylist() == list(range(30_000))
 
 
 def test_offsets_and_times_say_where_to_begin_and_end(reading: Reading, broker: BlockingClient) -> None:

@@ -12,8 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast.client import BlockingClient
-from holdfast.spark import options
-from holdfast.spark.schema import COLUMNS
 
 ROOT = Path(__file__).parents[3]
 DOCUMENT = (ROOT / "docs" / "spark.md").read_text("utf-8")
@@ -45,7 +43,11 @@ def test_examples_of_the_documentation_run_one_after_the_other(
     ("example", "told"),
     [
         ("spark_orders.py", "('cake', 3000), ('coffee', 3000), ('tea', 3000)"),
-        ("spark_alarms.py", "198 alarms of 198 hot readings, each once\n['m0', 'm1', 'm2', 'm3', 'm4', 'm5', 'm6']"),
+        pytest.param(
+            "spark_alarms.py",
+            "198 alarms of 198 hot readings, each once\n['m0', 'm1', 'm2', 'm3', 'm4', 'm5', 'm6']",
+            marks=pytest.mark.night,
+        ),
     ],
 )
 def test_example_runs(
@@ -67,8 +69,3 @@ def test_example_runs(
     assert told in capsys.readouterr().out
     assert list(directory.iterdir()) == []
     assert {each.topic for each in broker.topics()} == topics, "the next run would count them, too"
-
-
-def test_every_option_and_column_is_in_the_documentation() -> None:
-    assert [name for name in options.NAMES if f"| `{name}` |" not in DOCUMENT] == []
-    assert [name for name in COLUMNS if f"| `{name}` |" not in DOCUMENT] == []

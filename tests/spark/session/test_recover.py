@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import shutil
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.backends.spill import events, files
 from holdfast.backends.spill.files import SpillDirectory
 from holdfast.backends.spill.inspecting import exported_failed
 from holdfast.backends.spill.log_target import progress_path
-from holdfast.model.errors import DataDirectoryError, HoldfastError, TopicExists
+from holdfast.model.errors import DataDirectoryError, TopicExists
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
 from holdfast.node.config import Config
@@ -114,54 +115,6 @@ def test_spills_are_stored_as_plain_python_says(spark: SparkSession, tmp_path: P
     assert run(stored(url)) == values
 
 
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_task_that_was_frozen_for_an_hour_stores_no_message_again(
-    is_staged: bool, broker: holdfast.BlockingClient, servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It had asked whether its recovery goes on. Meanwhile another run has stored all, and nobody knows the writers."""
-    monkeypatch.setattr(recover_brokers, "_LATE_MS_MAX", -1_000)
-    broker.create_topic(topic)
-    stream = Stream(uuid4(), topic, 0)
-    line, _ = events.lines_of(PartitionId(TopicName(topic), 0), batch_builder.build_values([b"once"], 5), 5)
-    [step] = [event for event in events.events_of(line)[0] if event is not None]
-    ledger = recover_brokers.BrokersLedger(servers)
-
-    def meanwhile() -> None:
-        with contextlib.closing(recover_brokers.BrokersStore(servers)) as other:
-            assert other.store(stream, 0, 1, [step]) == 1
-        ledger.end(stream.recovery, [])
-        ledger.forget(stream.recovery)
-        assert not [each for each in broker.writers() if stream.recovery.hex in each.writer]
-
-    class Freezing(events.Event):
-        """Its message is made between the questions and the staging."""
-
-        def message(self) -> NewMessage:
-            meanwhile()
-            return step.message()
-
-    class FreezingStore(recover_brokers.BrokersStore):
-        """Frozen between the last question and the commit."""
-
-        def _check_goes_on(self, stream: Stream) -> None:
-            super()._check_goes_on(stream)
-            asked.append(stream)
-            if len(asked) == 2:
-                meanwhile()
-
-    asked: list[Stream] = []
-    frozen = Freezing(queue=topic, partition="Default", number=0, time=5, at=5)
-    with contextlib.closing(ledger):
-        ledger.begin(stream.recovery)
-        late = FreezingStore(servers) if is_staged else recover_brokers.BrokersStore(servers)
-        with (
-            contextlib.closing(late),
-            pytest.raises(HoldfastError, match="over" if not is_staged else "expired|staged"),
-        ):
-            late.store(stream, 0, 1, [step if is_staged else frozen])
-    assert [message.value for message in broker.read(topic)] == [b"once"]
-
-
 def test_spill_in_use_is_refused_and_left_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
     url = database_for(tmp_path)
     spills = Spills(tmp_path / "spills", random.Random(1), 1)
@@ -177,11 +130,7 @@ def test_spill_in_use_is_refused_and_left_as_it_is(spark: SparkSession, tmp_path
 
 
 def test_spills_are_stored_through_brokers_just_as_well(
-    spark: SparkSession,
-    broker: holdfast.BlockingClient,
-    servers: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, broker: holdfast.BlockingClient, servers: str, tmp_path: Path
 ) -> None:
     """In transactions, so that lines without ids are stored once; ids are held against what the topics have."""
     spills = Spills(tmp_path / "spills", random.Random(8), CASES // 4, "brokers")
@@ -216,13 +165,12 @@ def test_spills_are_stored_through_brokers_just_as_well(
     [recovery] = {UUID(each.writer[8:40]) for each in broker.writers() if each.writer.startswith("recover-")}
     late = recover_brokers.BrokersStore(servers)
     queue, number = min(values)
-    line, _ = events.lines_of(PartitionId(TopicName(queue), number), batch_builder.build_values([b"again"], 5), 5)
-    again = [event for event in events.events_of(line)[0] if event is not None]
+    text, _ = events.lines_of(PartitionId(TopicName(queue), number), batch_builder.build_values([b"again"], 5), 5)
+    again = [event for event in events.events_of(text)[0] if event is not None]
     with contextlib.closing(late), pytest.raises(RecoveryChanged, match="over"):
         late.store(Stream(recovery, queue, number), 0, 1, again)
     # An hour later nobody comes any more.
-    monkeypatch.setattr(recover_brokers, "_LATE_MS_MAX", -1_000)
-    ledger = recover_brokers.BrokersLedger(servers)
+    ledger = recover_brokers.BrokersLedger(servers, now_s=lambda: time.time() + 2 * 3600)
     with contextlib.closing(ledger):
         ledger.begin(other := uuid4())
     assert {each.writer for each in broker.writers()} >= {f"recover-{other.hex}"}

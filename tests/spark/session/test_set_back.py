@@ -13,8 +13,6 @@ import holdfast
 import holdfast.pipelines
 from holdfast.client import BlockingClient
 from holdfast.model.errors import HoldfastError
-from holdfast.spark.sink import BatchWriter
-from holdfast.spark.sink_options import parse_sink_options
 
 
 def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -33,7 +31,15 @@ def remove(checkpoint: Path, batch: int, *kinds: str) -> None:
         (checkpoint / kind / f".{batch}.crc").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("way", ["function", "sql", "sink", "sink without a local checkpoint"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("function", marks=pytest.mark.night),
+        pytest.param("sql", marks=pytest.mark.night),
+        "sink",
+        pytest.param("sink without a local checkpoint", marks=pytest.mark.night),
+    ],
+)
 def test_rows_behind_a_batch_that_was_committed_are_not_dropped_when_the_checkpoint_is_set_back(
     way: str,
     spark: SparkSession,
@@ -41,7 +47,6 @@ def test_rows_behind_a_batch_that_was_committed_are_not_dropped_when_the_checkpo
     servers: str,
     topic: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target, checkpoint = f"{topic}-out", tmp_path / "checkpoint"
     broker.create_topic(topic)
@@ -89,6 +94,7 @@ def test_rows_behind_a_batch_that_was_committed_are_not_dropped_when_the_checkpo
     assert sorted(read, key=int) == [f"{number}" for number in range(200)]
 
 
+@pytest.mark.night
 def test_rows_of_new_files_are_not_dropped_when_the_checkpoint_is_set_back(
     spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
 ) -> None:
@@ -129,23 +135,3 @@ def test_batch_that_rolls_dice_comes_again_without_an_error(
             remove(checkpoint, start, "commits")
     read = [message.text for message in broker.read(target, messages_max=1000)]
     assert [each.partition(" ")[0] for each in read] == ["0", "1"]
-
-
-def test_job_of_a_name_that_brings_other_rows_is_told_that_they_are_not_written(
-    broker: BlockingClient, servers: str, topic: str
-) -> None:
-    def job(number: int | None, *rows: str) -> None:
-        batch = {} if number is None else {"writerBatch": str(number)}
-        given = {"servers": servers, "topic": topic, "writer": f"job-{topic}-{number}", **batch}
-        writer = BatchWriter(parse_sink_options(given))
-        staged = writer.write(iter([pa.record_batch([list(rows)], names=["value"])]))
-        writer.commit([staged])
-
-    broker.create_topic(topic)
-    for number in (None, 7):
-        job(number, "a", "b")
-        job(number, "b", "a")
-        for others in (("a",), ("a", "c"), ("a", "b", "c"), ()):
-            with pytest.raises(HoldfastError, match=r"^\[batch_differs\]"):
-                job(number, *others)
-    assert [message.text for message in broker.read(topic)] == ["a", "b"] * 2

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.client import BlockingClient
-from holdfast.model.errors import HoldfastError
-from holdfast.model.limits import (
-    HTTP_BODY_BYTES_MAX,
-    RECEIPTS_PER_COMMIT_MAX,
-    TOPIC_NAME_BYTES_MAX,
-    WRITER_NAME_BYTES_MAX,
-)
-from holdfast.spark.sink import BatchWriter
-from holdfast.spark.sink_options import parse_sink_options
 
 
 def values(broker: BlockingClient, topic: str) -> list[str]:
@@ -84,9 +73,8 @@ def test_topics_and_partitions_may_be_columns(
     assert values(broker, f"{topic}-made") == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("columns", "options", "code"),
-    [
+def test_what_cannot_be_written_is_said_before_it_begins(spark: SparkSession, servers: str) -> None:
+    wrong: list[tuple[str, dict[str, str], str]] = [
         ("1 AS value", {}, "bad_schema"),
         ("'a' AS text", {}, "bad_schema"),
         ("'a' AS value, 1.5 AS key", {}, "bad_schema"),
@@ -95,14 +83,11 @@ def test_topics_and_partitions_may_be_columns(
         ("'a' AS value", {"writer": "a/b"}, "bad_option"),
         ("'a' AS value", {"writerBatch": "1"}, "bad_option"),
         ("'a' AS value", {"writer": "a", "writerBatch": "-1"}, "bad_option"),
-    ],
-)
-def test_what_cannot_be_written_is_said_before_it_begins(
-    spark: SparkSession, servers: str, columns: str, options: dict[str, str], code: str
-) -> None:
-    writer = spark.sql(f"SELECT {columns}").write.format("holdfast").mode("append")
-    with pytest.raises((AnalysisException, PythonException), match=code):
-        writer.options(**{"servers": servers, "topic": "unused", **options}).save()
+    ]
+    for columns, options, code in wrong:
+        writer = spark.sql(f"SELECT {columns}").write.format("holdfast").mode("append")
+        with pytest.raises((AnalysisException, PythonException), match=code):
+            writer.options(**{"servers": servers, "topic": "unused", **options}).save()
 
 
 def test_query_writes_each_row_once_although_its_checkpoint_is_set_back(
@@ -175,57 +160,3 @@ def test_new_checkpoint_under_an_old_name_is_refused_and_a_repeat_of_the_same_qu
     broker.publish_many(source, ["c"])
     run(first)
     assert values(broker, target) == ["a", "b", "c"]
-
-
-def test_job_leaves_no_writer_behind_and_one_with_a_name_is_written_once(
-    broker: BlockingClient, servers: str, topic: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    def job(**more: str) -> BatchWriter:
-        return BatchWriter(parse_sink_options({"servers": servers, "topic": topic, **more}))
-
-    def of(value: str) -> Iterator[pa.RecordBatch]:
-        yield pa.record_batch([[value]], names=["value"])
-
-    before = {each.writer for each in broker.writers()}
-    broker.create_topic(topic)
-    failed, done = job(), job()
-    failed.abort([failed.write(of("nobody sees this"))])
-    done.commit([done.write(of("a"))])
-    assert {each.writer for each in broker.writers()} == before
-
-    for _ in range(2):
-        assert caplog.text == ""
-        named = job(writer=f"nightly-{topic}")
-        named.commit([named.write(of("monday"))])
-    assert f"a job of the writer nightly-{topic} was committed before" in caplog.text
-    with pytest.raises(HoldfastError, match=r"^\[batch_differs\].*For other rows choose another writer"):
-        named.commit([named.write(of("tuesday"))])
-    assert values(broker, topic) == ["a", "monday"]
-
-
-def test_numbered_jobs_of_a_writer_are_written_once_each_and_in_order(
-    broker: BlockingClient, servers: str, topic: str
-) -> None:
-    def write(number: int, value: str, *, fails: bool = False) -> None:
-        given = {"servers": servers, "topic": topic, "writer": f"batches-{topic}", "writerBatch": str(number)}
-        job = BatchWriter(parse_sink_options(given))
-        staged = job.write(iter([pa.record_batch([[value]], names=["value"])]))
-        (job.abort if fails else job.commit)([staged])
-
-    broker.create_topic(topic)
-    write(3, "nobody sees this", fails=True)
-    for number, value in ((3, "a"), (3, "a"), (4, "b")):
-        write(number, value)
-    with pytest.raises(HoldfastError, match=r"^\[batch_differs\] number 4 "):
-        write(4, "c")
-    with pytest.raises(HoldfastError, match=r"\[writer_ahead\]"):
-        write(3, "a as it was before")
-    assert values(broker, topic) == ["a", "b"]
-
-
-def test_as_many_receipts_as_a_commit_takes_fit_into_a_request(broker: BlockingClient, topic: str) -> None:
-    longest = topic.ljust(TOPIC_NAME_BYTES_MAX, "x")
-    broker.create_topic(longest)
-    [staged] = broker.transaction("w" * WRITER_NAME_BYTES_MAX, 10**17).stage(longest, ["a"])
-    quotes_and_comma = 3
-    assert RECEIPTS_PER_COMMIT_MAX * (len(staged.receipt) + quotes_and_comma) < HTTP_BODY_BYTES_MAX

@@ -34,7 +34,7 @@ def test_restart_goes_on_where_the_checkpoint_is(
     broker.create_topic(reading.topic, partitions=2)
     for partition in (0, 1):
         broker.publish_many(reading.topic, [b"x"] * 50, partition=partition)
-    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40, "groupId": "billing"}
+    options: dict[str, Any] = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40, "groupId": "billing"}
     progress = reading.to_parquet(tmp_path, **options)
     assert [each["numInputRows"] for each in progress] == [40, 40, 20]
     [source] = progress[0]["sources"]
@@ -48,6 +48,7 @@ def test_restart_goes_on_where_the_checkpoint_is(
     assert places(spark, tmp_path) == [(0, n) for n in range(50)] + [(1, n) for n in range(60)]
 
 
+@pytest.mark.night
 def test_cursor_is_at_the_end_where_a_script_ends_without_stopping_spark(
     servers: str, broker: BlockingClient, topic: str, tmp_path: Path
 ) -> None:
@@ -68,82 +69,6 @@ query.trigger(availableNow=True).start().awaitTermination()
     assert ended.returncode == 0, ended.stderr.decode()[-4000:]
     assert broker.cursor(topic, "billing").lag == 0
     assert "Py4JException" not in ended.stderr.decode()
-
-
-@pytest.mark.parametrize("starting", [None, '{"TOPIC": {"0": -1}}', '{"TOPIC": {}}'])
-def test_latest_is_one_place_however_often_spark_asks(
-    reading: Reading, broker: BlockingClient, starting: str | None
-) -> None:
-    from holdfast.spark.options import parse_options
-    from holdfast.spark.schema import source_schema
-    from holdfast.spark.source_stream import StreamReader
-
-    broker.publish_many(reading.topic, [b"before"] * 5, partition=0)
-    given = {"servers": reading.servers, "subscribe": reading.topic, "groupId": "late"}
-    if starting is not None:
-        given["startingOffsets"] = starting.replace("TOPIC", reading.topic)
-    options = parse_options(given)
-    first = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-    asked = first.initialOffset()
-    broker.publish_many(reading.topic, [b"after"] * 3, partition=0)
-    assert first.initialOffset() == asked
-    # Another driver, before the first batch: the messages published meanwhile are not jumped over.
-    restarted = StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-    assert restarted.initialOffset() == asked
-    assert asked["offsets"] == {reading.topic: {"0": 5}}
-    for reader in (first, restarted):
-        reader.stop()
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {"0": 5, "1": 5}),
-        ({"startingOffsets": '{"TOPIC": {"0": 2}}'}, {"0": 2, "1": 5}),
-        ({"startingTimestamp": "-1s"}, {"0": 5, "1": 5}),
-    ],
-)
-def test_driver_that_dies_while_it_notes_where_the_query_begins_begins_there_in_every_partition(
-    reading: Reading, broker: BlockingClient, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: Any
-) -> None:
-    from holdfast.spark.options import parse_options
-    from holdfast.spark.schema import source_schema
-    from holdfast.spark.source_stream import StreamReader
-
-    broker.create_topic(reading.topic, partitions=2)
-    for partition in (0, 1):
-        broker.publish_many(reading.topic, [b"before"] * 5, partition=partition)
-    time.sleep(1.5 if "startingTimestamp" in given else 0)  # those were published longer ago
-    written = {name: text.replace("TOPIC", reading.topic) for name, text in given.items()}
-    options = parse_options({"servers": reading.servers, "subscribe": reading.topic, "groupId": "g", **written})
-
-    def query() -> StreamReader:
-        return StreamReader(options, source_schema(None, with_headers=False))  # type: ignore[arg-type]
-
-    dying = query()
-    seek = type(dying._places.client).seek
-    seeks: list[tuple[Any, ...]] = []
-
-    def seek_once(client: BlockingClient, *where: Any) -> Any:
-        if seeks:
-            raise RuntimeError("the driver dies")
-        seeks.append(where)
-        return seek(client, *where)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BlockingClient, "seek", seek_once)
-        if "startingOffsets" in given:
-            with pytest.raises(RuntimeError, match="the driver dies"):
-                dying.initialOffset()
-        else:
-            dying.initialOffset()
-    dying.stop()
-    for partition in (0, 1):
-        broker.publish_many(reading.topic, [b"after"] * 3, partition=partition)
-    restarted = query()
-    assert restarted.initialOffset()["offsets"] == {reading.topic: expected}
-    restarted.stop()
-    assert {str(each.partition): each.offset for each in broker.cursor(reading.topic, "g").partitions} == expected
 
 
 def test_stream_follows_new_messages_and_new_topics(
@@ -170,7 +95,7 @@ def test_stream_follows_new_messages_and_new_topics(
     assert sorted(seen) == [(f"{reading.topic}-a", 1), (f"{reading.topic}-b", 0)]
 
 
-@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("fails", [True, pytest.param(False, marks=pytest.mark.night)])
 def test_topic_made_anew_is_data_loss(
     reading: Reading, broker: BlockingClient, tmp_path: Path, spark: SparkSession, fails: bool
 ) -> None:

@@ -52,6 +52,7 @@ def test_rows_are_written_from_an_executor(
     assert read(broker, topic) == ["0", "1", "2", "3"]
 
 
+@pytest.mark.night
 def test_rows_are_written_by_a_web_service(
     spark: SparkSession, broker: BlockingClient, servers: str, topic: str
 ) -> None:
@@ -126,6 +127,7 @@ def test_thread_has_its_session_back_afterwards(spark: SparkSession) -> None:
     spark.conf.unset("test.name")
 
 
+@pytest.mark.night
 def test_pipelines_run_in_a_thread_until_another_one_stops_them(
     spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
 ) -> None:

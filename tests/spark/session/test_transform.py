@@ -45,7 +45,14 @@ def run(spark: SparkSession, servers: str, topic: str, target: str, tmp_path: Pa
     return run
 
 
-@pytest.mark.parametrize(("way", "limit", "more"), [("function", "30%", "40%"), ("state", 14, 15), ("sql", "14", "15")])
+@pytest.mark.parametrize(
+    ("way", "limit", "more"),
+    [
+        ("function", "30%", "40%"),
+        pytest.param("state", 14, 15, marks=pytest.mark.night),
+        pytest.param("sql", "14", "15", marks=pytest.mark.night),
+    ],
+)
 def test_batch_with_too_many_dead_letters_is_not_written(
     way: str,
     limit: str | int,
@@ -61,11 +68,12 @@ def test_batch_with_too_many_dead_letters_is_not_written(
     def folded(state: Any, batch: pa.RecordBatch) -> tuple[Any, pa.RecordBatch]:
         return state, doubled(batch)
 
-    how: dict[str, Any] = {
+    ways: dict[str, dict[str, Any]] = {
         "function": {"function": doubled},
         "state": {"function": folded, "is_stateful": True},
         "sql": {"sql": "SELECT CAST(CAST(CAST(value AS STRING) AS INT) * 2 AS STRING) AS value FROM messages"},
-    }[way]
+    }
+    how = ways[way]
     given = [b"x%d" % number if number < 15 else b"%d" % number for number in range(40)]
     broker.publish_many(topic, given)
     with pytest.raises(HoldfastError, match=r"15 of 40 messages in the batch .*, such as .*/0/\d+: ") as refused:
@@ -82,11 +90,20 @@ def test_batch_with_too_many_dead_letters_is_not_written(
     assert values(broker, target) == sorted(b"%d" % (2 * number) for number in range(15, 40))
 
 
-@pytest.mark.parametrize("wrong", ["many", "-1", "5.5", "101%", "%", ""])
-def test_limit_of_dead_letters_that_is_none_is_refused(wrong: str, run: Run) -> None:
-    with pytest.raises(HoldfastError, match="dead_max is a number or a share") as refused:
-        run(function=doubled, dead_max=wrong)
-    assert refused.value.code == "bad_option"
+def test_limits_that_make_no_sense_are_refused(run: Run) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"function": doubled, "dead_max": text}, "dead_max is a number or a share")
+        for text in ("many", "-1", "5.5", "101%", "%", "")
+    ]
+    wrong += [
+        ({"function": doubled, "call_timeout_s": 0}, "call_timeout is 1ms to 7d"),
+        ({"function": doubled, "call_timeout_s": float("nan")}, "call_timeout is 1ms to 7d"),
+        ({"sql": "SELECT value FROM messages", "call_timeout_s": 1}, "call_timeout goes with a function"),
+    ]
+    for options, told in wrong:
+        with pytest.raises(HoldfastError, match=told) as refused:
+            run(**options)
+        assert refused.value.code == "bad_option"
 
 
 def messages(broker: holdfast.BlockingClient, topic: str) -> list[holdfast.Message]:
@@ -114,7 +131,7 @@ def slow_for_some(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["value"])
 
 
-@pytest.mark.parametrize("is_stateful", [False, True])
+@pytest.mark.parametrize("is_stateful", [False, pytest.param(True, marks=pytest.mark.night)])
 def test_message_for_which_a_call_takes_too_long_holds_up_no_other(
     is_stateful: bool, run: Run, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -132,6 +149,7 @@ def test_message_for_which_a_call_takes_too_long_holds_up_no_other(
     assert said["holdfast-dead-error"].startswith("CallTimedOut: the call took longer than 1 s, and was at test_transf")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("is_stateful", [False, True])
 def test_call_that_cannot_be_interrupted_ends_the_pipeline_which_says_where(
     is_stateful: bool, run: Run, broker: holdfast.BlockingClient, topic: str, target: str
@@ -150,20 +168,6 @@ def test_call_that_cannot_be_interrupted_ends_the_pipeline_which_says_where(
         run(function=folded if is_stateful else stuck, is_stateful=is_stateful, call_timeout_s=1, batch_rows_max=1)
     assert ended.value.code == "function_ended"
     assert values(broker, target) == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"function": doubled, "call_timeout_s": 0}, "call_timeout is 1ms to 7d"),
-        ({"function": doubled, "call_timeout_s": float("nan")}, "call_timeout is 1ms to 7d"),
-        ({"sql": "SELECT value FROM messages", "call_timeout_s": 1}, "call_timeout goes with a function"),
-    ],
-)
-def test_limit_of_a_call_that_makes_no_sense_is_refused(wrong: dict[str, Any], told: str, run: Run) -> None:
-    with pytest.raises(HoldfastError, match=told) as refused:
-        run(**wrong)
-    assert refused.value.code == "bad_option"
 
 
 def test_function_that_fails_on_some_rows_takes_the_others_on(
@@ -216,6 +220,7 @@ def test_statement_that_raises_for_some_rows_takes_the_others_on(
     assert run(sql=sql).rows == 0
 
 
+@pytest.mark.night
 def test_ids_that_brokers_refuse_are_dead_whichever_way_they_were_made(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -244,6 +249,7 @@ def test_statement_finds_the_characters_that_no_id_has_as_brokers_do(spark: Spar
     assert found == [not text.isprintable() for text in ids]
 
 
+@pytest.mark.night
 def test_statement_and_event_time_that_raise_for_many_rows_take_the_others_on(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +276,7 @@ def test_statement_and_event_time_that_raise_for_many_rows_take_the_others_on(
     assert all(f"'{message.value.decode()}'" in dict(message.headers)["holdfast-dead-error"] for message in dead)
 
 
+@pytest.mark.night
 def test_statement_with_a_registered_function_takes_the_others_on(
     run: Run, spark: SparkSession, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -282,6 +289,7 @@ def test_statement_with_a_registered_function_takes_the_others_on(
     assert (values(broker, target), values(broker, f"{topic}.dead")) == ([b"21", b"43"], [b"x", b"y"])
 
 
+@pytest.mark.night
 def test_message_that_raises_in_whichever_way_does_not_end_a_statement(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -325,6 +333,7 @@ def test_registered_function_that_raises_takes_the_others_on(
     assert dead[b"x"]["holdfast-dead-class"] == "ValueError"
 
 
+@pytest.mark.night
 def test_message_of_many_rows_that_raise_is_one_dead_letter_and_none_of_its_rows_are_made(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,6 +407,7 @@ def test_view_of_the_caller_that_is_called_messages_stays_as_it_is(spark: SparkS
     assert transform_sql.selected(rows, "SELECT value FROM messages").isStreaming
 
 
+@pytest.mark.night
 def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str, tmp_path: Path
 ) -> None:
@@ -405,7 +415,8 @@ def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
     broker.create_topic(topic)
     broker.publish_many(topic, [holdfast.NewMessage(value=value, key=b"k") for value in (b"1000", b"never", b"60000")])
     counted = "SELECT CAST(count(*) AS STRING) AS value FROM messages GROUP BY window(event_time, '10 seconds')"
-    for options in ({"sql": counted}, {"function": computing.count, "is_stateful": True, "window_s": 10}):
+    folded: dict[str, Any] = {"function": computing.count, "is_stateful": True, "window_s": 10}
+    for options in ({"sql": counted}, folded):
         checkpoint = str(tmp_path / str(len(options)))
         done = run(**options, checkpoint=checkpoint, event_time=time, watermark_s=5)
         assert (done.rows, done.counts) == (3, {"made": 1, "dead": 1})
@@ -415,6 +426,7 @@ def test_messages_whose_event_time_raises_belong_to_no_window_and_are_dead(
     assert time in dict(dead[0].headers)["holdfast-dead-error"]
 
 
+@pytest.mark.night
 def test_statement_that_aggregates_and_raises_says_what_to_do(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -452,6 +464,7 @@ def test_function_over_pandas_takes_headers_and_times_on(
     assert values(broker, f"{topic}.dead") == [b"x"]
 
 
+@pytest.mark.night
 def test_state_over_pandas_is_kept(run: Run, broker: holdfast.BlockingClient, topic: str, target: str) -> None:
     def summed(state: Any, frame: Any) -> tuple[Any, Any]:
         total = (state or 0) + int(frame["value"].astype(int).sum())
@@ -546,9 +559,10 @@ def test_examples_of_the_documentation_do_what_it_says(
     ]
 
 
-@pytest.mark.parametrize(
-    ("sql", "words"),
-    [
+def test_statement_that_cannot_be_is_refused_before_it_runs(spark: SparkSession) -> None:
+    columns = ("CAST(CAST(value AS STRING) AS BINARY) AS value", "CAST(null AS BINARY) AS key", "value AS offset")
+    rows = spark.readStream.format("rate").load().selectExpr(*columns)
+    for sql, words in (
         ("SELEC 1", "has to be a query"),
         ("SELECT nothing FROM messages", "cannot be resolved"),
         ("SELECT 'a' AS value", "does not read messages"),
@@ -559,32 +573,24 @@ def test_examples_of_the_documentation_do_what_it_says(
         ("SELECT CAST(count(*) AS STRING) AS value FROM messages", "a stream cannot do this"),
         ("SELECT value FROM messages ORDER BY offset", "a stream cannot do this"),
         ("SELECT value FROM messages WHERE offset = (SELECT max(offset) FROM messages)", "not allowed in subquery"),
-    ],
-)
-def test_statement_that_cannot_be_is_refused_before_it_runs(spark: SparkSession, sql: str, words: str) -> None:
-    columns = ("CAST(CAST(value AS STRING) AS BINARY) AS value", "CAST(null AS BINARY) AS key", "value AS offset")
-    rows = spark.readStream.format("rate").load().selectExpr(*columns)
-    with pytest.raises(HoldfastError, match=words) as refused:
-        transform_sql.check(transform_sql.selected(rows, sql))
-    assert refused.value.code == "bad_sql"
+    ):
+        with pytest.raises(HoldfastError, match=words) as refused:
+            transform_sql.check(transform_sql.selected(rows, sql))
+        assert refused.value.code == "bad_sql"
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
+def test_what_ends_a_transform_has_a_code(run: Run, broker: holdfast.BlockingClient, topic: str) -> None:
+    broker.create_topic(topic)
+    broker.publish(topic, b"1")
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"function": lambda _batch: None}, "bad_function"),
         ({"sql": "SELECT value FROM messages", "event_time": "nothing"}, "bad_option"),
         ({"function": doubled, "source": "nobody-made-this"}, "topic_not_found"),
-    ],
-)
-def test_what_ends_a_transform_has_a_code(
-    run: Run, broker: holdfast.BlockingClient, topic: str, options: dict[str, Any], code: str
-) -> None:
-    broker.create_topic(topic)
-    broker.publish(topic, b"1")
-    with pytest.raises(HoldfastError) as failed:
-        run(**options)
-    assert failed.value.code == code
+    ]
+    for options, code in wrong:
+        with pytest.raises(HoldfastError) as failed:
+            run(**options)
+        assert failed.value.code == code
 
 
 def test_source_with_a_processor_is_transformed_without_a_cursor(run: Run, caplog: pytest.LogCaptureFixture) -> None:

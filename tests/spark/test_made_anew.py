@@ -9,14 +9,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from holdfast import BlockingClient
 from holdfast.model.errors import HoldfastError
-from holdfast.spark.options import parse_options
-from holdfast.spark.schema import source_schema
 from holdfast.spark.source_stream import StreamReader
+from tests.spark.readers import stream_reader
 
 
 def stream(servers: str, topic: str, **options: str) -> StreamReader:
-    given = {"servers": servers, "subscribe": topic, "startingOffsets": "earliest", "brokerTimeout": "10s", **options}
-    return StreamReader(parse_options(given), source_schema(None, with_headers=False))  # type: ignore[arg-type]
+    given = {"subscribe": topic, "startingOffsets": "earliest", "brokerTimeout": "10s", **options}
+    return stream_reader(servers, None, **given)
 
 
 def values(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
@@ -67,10 +66,7 @@ def test_before_the_first_batch_was_done(broker: BlockingClient, servers: str, t
             broker.publish_many(topic, ["new"])
         for strict in (True, False):
             chosen = {"failOnDataLoss": str(strict).lower()}
-            again = StreamReader(
-                parse_options({"servers": servers, "subscribePattern": topic, "startingOffsets": "earliest", **chosen}),
-                source_schema(None, with_headers=False),  # type: ignore[arg-type]
-            )
+            again = stream_reader(servers, None, subscribePattern=topic, startingOffsets="earliest", **chosen)
             start = again.initialOffset()
             if strict:
                 with pytest.raises(HoldfastError, match=r"\[data_lost\].*is gone with its topic"):
