@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from testkit.wait import wait_until
 
 from holdfast.broker.processing import PROCESSOR_CURSOR
-from holdfast.client import ConnectionLost, RemoteError
 from holdfast.model.errors import HoldfastError
 from holdfast.pipelines.archive_settings import ArchiveSettings
 from holdfast.pipelines.archiving import Archiver
@@ -21,31 +20,14 @@ from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
 from holdfast.spark.broker_places import PartitionPlace
 from holdfast.spark.options import parse_options
 from holdfast.testing import LocalCluster
-
-
-class Node:
-    """A broker without topics, or one that does not answer."""
-
-    is_away = False
-
-    def __enter__(self) -> Node:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing is open."""
-
-    def topics(self) -> list[Any]:
-        return []
-
-    def describe(self, topic: str) -> Any:
-        raise ConnectionLost("away") if self.is_away else RemoteError("topic_not_found", topic, 404)
+from tests.spark.scripted import FakeNode
 
 
 def test_archive_of_a_pattern_goes_on_without_a_broker_when_one_of_its_topics_was_deleted_before(
     tmp_path: Path,
 ) -> None:
-    second = Node()
-    nodes = {"holdfast://a:1,b:2": Node(), "holdfast://a:1": Node(), "holdfast://b:2": second}
+    second = FakeNode(None)
+    nodes = {"holdfast://a:1,b:2": FakeNode(None), "holdfast://a:1": FakeNode(None), "holdfast://b:2": second}
     options = {"servers": "a:1,b:2", "subscribePattern": "orders-.*", "brokerTimeout": "0ms"}
     connect: Any = lambda url, timeout_s: nodes[url]  # noqa: E731
     places = broker_places.BrokerPlaces(parse_options(options), connect)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -15,13 +14,15 @@ from holdfast.model.ids import Offset
 from holdfast.spark import broker_calls, fetching
 from holdfast.spark.decoding import decode
 from holdfast.spark.fetching import Fetched, Slice, Source, fetch
-from holdfast.spark.schema import arrow_schema, source_schema
+from holdfast.spark.schema import arrow_schema
 from holdfast.wire.batch_builder import build_values
 from holdfast.wire.record_batch import place
+from tests.spark import readers
+from tests.spark.scripted import http_server
 
 Answer = tuple[int, bytes, int]
 Script = Callable[[str], Answer]
-SCHEMA = arrow_schema(source_schema(None, with_headers=False))  # type: ignore[arg-type]
+SCHEMA = arrow_schema(readers.schema())
 CREATED_MS = 1000
 WANTED = Slice("orders", CREATED_MS, 0, 2, 8)
 
@@ -39,36 +40,17 @@ def refusal(status: int, code: str, **more: object) -> Answer:
 @contextmanager
 def brokers(*scripts: Script, topic_created_ms: int = CREATED_MS) -> Iterator[tuple[tuple[str, int], ...]]:
     """One server for each script, which gets the path that is asked for."""
-    servers = []
-    for script in scripts:
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            answer = staticmethod(script)
-            created_ms = topic_created_ms
+    def answering(script: Script) -> Callable[[str, str], tuple[int, bytes, dict[str, str]]]:
+        def answer(_: str, path: str) -> tuple[int, bytes, dict[str, str]]:
+            status, body, next_offset = script(path)
+            told = {"Holdfast-Next-Offset": str(next_offset), "Holdfast-Topic-Created-Ms": str(topic_created_ms)}
+            return status, body, told
 
-            def do_GET(self) -> None:
-                status, body, next_offset = self.answer(self.path)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.send_header("Holdfast-Next-Offset", str(next_offset))
-                self.send_header("Holdfast-Topic-Created-Ms", str(self.created_ms))
-                self.end_headers()
-                self.wfile.write(body)
+        return answer
 
-            def log_message(self, *_: object) -> None:
-                """Quiet."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        servers.append(server)
-    try:
-        yield tuple(("127.0.0.1", server.server_address[1]) for server in servers)
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
+    with ExitStack() as servers:
+        yield tuple(servers.enter_context(http_server(answering(script))) for script in scripts)
 
 
 def offsets_read(*scripts: Script, fails: bool = True, timeout_s: float = 60.0, wanted: Slice = WANTED) -> list[int]:

@@ -14,7 +14,7 @@ from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
 
 from holdfast.broker.places import parse_place
-from holdfast.client import ConnectionLost, RemoteError, connect_blocking
+from holdfast.client import RemoteError, connect_blocking
 from holdfast.model.errors import HoldfastError
 from holdfast.spark.broker_places import BrokerPlaces, PartitionPlace, broker_places
 from holdfast.spark.offsets import StreamOffsets, from_json
@@ -22,6 +22,7 @@ from holdfast.spark.options import Places, parse_options
 from holdfast.spark.source_batch import checked_range
 from holdfast.spark.source_stream import StreamReader
 from tests.spark.readers import planned, stream_reader, streaming
+from tests.spark.scripted import FakeNode
 
 CREATED_MS = 1000
 NOTHING = StreamOffsets({}, {})
@@ -220,32 +221,6 @@ def test_query_over_all_that_is_there_reads_a_topic_that_the_first_node_has_not_
     assert latest(made, at({"0": 10})) == {"0": 80}
     places.ends = {("orders", 0): 500}
     assert latest(made, at({"0": 80})) == {"0": 80}, "what comes later is not for this query"
-
-
-class FakeNode:
-    """A node that knows a topic as of some time, knows none, or does not answer."""
-
-    def __init__(self, created_ms: int | None, *, is_away: bool = False) -> None:
-        self._created_ms = created_ms
-        self._is_away = is_away
-
-    def __enter__(self) -> FakeNode:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
-    def describe(self, topic: str) -> Any:
-        if self._is_away:
-            raise ConnectionLost("away") if self._created_ms is None else RemoteError("no_quorum", "no", 503)
-        if self._created_ms is None:
-            raise RemoteError("topic_not_found", "no", 404)
-        one = SimpleNamespace(partition=0, start_offset=0, end_offset=5, size_bytes=9)
-        return SimpleNamespace(topic=topic, created_ms=self._created_ms, partitions=[one])
-
-    def offset_at(self, topic: str, place: str, number: int) -> int:
-        self.describe(topic)
-        return 70 + number
 
 
 def places_of(clients: dict[str, Any], **options: str) -> BrokerPlaces:

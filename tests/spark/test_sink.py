@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +11,7 @@ import pytest
 from holdfast.model.errors import HoldfastError
 from holdfast.spark.sink import BatchWriter, Staged, StreamWriter
 from holdfast.spark.sink_options import SinkOptions, parse_sink_options
+from tests.spark.scripted import http_server
 
 
 def options(servers: str, **more: str) -> SinkOptions:
@@ -29,37 +28,17 @@ def broker_that_answers(
     """
     asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(method: str, path: str) -> tuple[int, bytes, dict[str, str]]:
+        what = "forget" if method == "DELETE" else path.rpartition("/")[2]
+        asked.append(what)
+        if first is not None and len(asked) == 1:
+            return *first, {}
+        if refused.get(what):
+            return 503, b'{"error": {"code": "no_quorum", "message": "there is no leader"}}', {}
+        return 200, json.dumps(committed or {"duplicate": False, "last_number": 0}).encode(), {}
 
-        def _answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            what = "forget" if self.command == "DELETE" else self.path.rpartition("/")[2]
-            asked.append(what)
-            done = committed or {"duplicate": False, "last_number": 0}
-            away = {"error": {"code": "no_quorum", "message": "there is no leader"}}
-            body = json.dumps(away if refused.get(what) else done).encode()
-            status = 503 if refused.get(what) else 200
-            if first is not None and len(asked) == 1:
-                status, body = first
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_DELETE = _answer
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(answer) as (host, port):
+        yield f"{host}:{port}", asked
 
 
 def test_job_whose_rows_are_committed_does_not_fail_because_its_writer_is_not_forgotten(

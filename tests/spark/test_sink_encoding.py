@@ -15,10 +15,11 @@ from testkit.sizes import examples
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Offset
 from holdfast.spark.decoding import decode
-from holdfast.spark.schema import arrow_schema, source_schema
+from holdfast.spark.schema import arrow_schema
 from holdfast.spark.sink_encoding import encoded, partitions_of
 from holdfast.spark.sink_options import check_columns, parse_sink_options
 from holdfast.wire import record_batch
+from tests.spark import readers
 
 Row = tuple[bytes | None, bytes | None, str | None, list[tuple[str, bytes]]]
 
@@ -75,8 +76,7 @@ def test_keys_go_where_the_broker_would_bring_them() -> None:
 def test_null_is_read_as_null_by_spark_again() -> None:
     batch = bytearray(record_batch.summed(encoded(pa.array([b"a", None, b""]), pa.array([None, b"k", b"l"]))))
     record_batch.place(batch, Offset(0), 1)
-    schema = arrow_schema(source_schema(None, with_headers=False))  # type: ignore[arg-type]
-    read = decode(batch, "orders", 0, 0, 3, schema)
+    read = decode(batch, "orders", 0, 0, 3, arrow_schema(readers.schema()))
     assert read.column("value").to_pylist() == [b"a", None, b""]
     assert read.column("key").to_pylist() == [None, b"k", b"l"]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,36 +48,6 @@ def test_rows_are_written_from_an_executor(
     with ThreadPoolExecutor(2) as executor:
         list(executor.map(job, frames))
     assert read(broker, topic) == ["0", "1", "2", "3"]
-
-
-@pytest.mark.night
-def test_rows_are_written_by_a_web_service(
-    spark: SparkSession, broker: BlockingClient, servers: str, topic: str
-) -> None:
-    broker.create_topic(topic)
-    rows = spark.sql("SELECT 'posted' AS value")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            with holdfast.spark.active(spark):
-                append(rows, servers, topic)
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            asked = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
-            asked.request("POST", "/")
-            assert asked.getresponse().status == 204
-            asked.close()
-        finally:
-            server.shutdown()
-            serving.join()
-    assert read(broker, topic) == ["posted"]
 
 
 def test_query_is_started_from_a_thread(

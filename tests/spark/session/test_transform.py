@@ -277,19 +277,6 @@ def test_statement_and_event_time_that_raise_for_many_rows_take_the_others_on(
 
 
 @pytest.mark.night
-def test_statement_with_a_registered_function_takes_the_others_on(
-    run: Run, spark: SparkSession, broker: holdfast.BlockingClient, topic: str, target: str
-) -> None:
-    """The driver cannot run those rows by itself."""
-    spark.udf.register("reversed_text", lambda text: text[::-1])
-    broker.create_topic(topic)
-    broker.publish_many(topic, [b"12", b"x", b"34", b"y"])
-    sql = "SELECT reversed_text(CAST(CAST(CAST(value AS STRING) AS INT) AS STRING)) AS value FROM messages"
-    assert run(sql=sql).counts == {"made": 2, "dead": 2}
-    assert (values(broker, target), values(broker, f"{topic}.dead")) == ([b"21", b"43"], [b"x", b"y"])
-
-
-@pytest.mark.night
 def test_message_that_raises_in_whichever_way_does_not_end_a_statement(
     run: Run, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
@@ -317,20 +304,26 @@ def test_message_that_raises_in_whichever_way_does_not_end_a_statement(
     assert "document structures must start and end" in dict(dead[b"xml"].headers)["holdfast-dead-error"]
 
 
-def test_registered_function_that_raises_takes_the_others_on(
+def test_statement_with_a_registered_function_takes_on_what_neither_raises_for(
     run: Run, spark: SparkSession, broker: holdfast.BlockingClient, topic: str, target: str
 ) -> None:
+    """The driver cannot run those rows by itself."""
     spark.udf.register("strict_number", lambda text: str(int(text)))
     broker.create_topic(topic)
-    broker.publish_many(topic, [b"1", b"x", b"2", b"java.lang.OutOfMemoryError"])
-    sql = "SELECT strict_number(CAST(value AS STRING)) AS value FROM messages"
-    assert run(sql=sql).counts == {"made": 2, "dead": 2}
+    rows = [(b"1", b"1"), (b"x", b"1"), (b"2", b"2"), (b"java.lang.OutOfMemoryError", b"1"), (b"3", b"y")]
+    broker.publish_many(topic, [holdfast.NewMessage(value=value, key=key) for value, key in rows])
+    sql = (
+        "SELECT concat(strict_number(CAST(value AS STRING)), CAST(CAST(CAST(key AS STRING) AS INT) AS STRING)) "
+        "AS value FROM messages"
+    )
+    assert run(sql=sql).counts == {"made": 2, "dead": 3}
     assert run(sql=sql).rows == 0
-    assert values(broker, target) == [b"1", b"2"]
+    assert values(broker, target) == [b"11", b"22"]
     dead = {message.value: dict(message.headers) for message in messages(broker, f"{topic}.dead")}
-    assert dead.keys() == {b"x", b"java.lang.OutOfMemoryError"}
+    assert dead.keys() == {b"x", b"java.lang.OutOfMemoryError", b"3"}
     assert dead[b"x"]["holdfast-dead-error"] == "ValueError: invalid literal for int() with base 10: 'x'"
     assert dead[b"x"]["holdfast-dead-class"] == "ValueError"
+    assert dead[b"3"]["holdfast-dead-class"] == "CAST_INVALID_INPUT"
 
 
 @pytest.mark.night
