@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -74,11 +74,11 @@ class MemoryStore:
         self.values: dict[Stream, list[bytes]] = {}
         self.numbers: dict[Stream, int] = {}
         self._dice = dice
-        self._fresh: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
+        self.fresh: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         for queue, number, copy, _, _, line in rows:
             [event], _ = events.events_of(line)
             assert event is not None
-            self._fresh.setdefault((queue, number), []).append((copy, event.value))
+            self.fresh.setdefault((queue, number), []).append((copy, event.value))
 
     def reached(self, stream: Stream) -> int:
         return self.numbers.get(stream, 0)
@@ -93,7 +93,7 @@ class MemoryStore:
         return len(events)
 
     def _somebody_else(self, stream: Stream, after: int) -> None:
-        rows = self._fresh[stream.queue, stream.number][self.reached(stream) : after]
+        rows = self.fresh[stream.queue, stream.number][self.reached(stream) : after]
         self.values.setdefault(stream, []).extend(value for copy, value in rows if copy == 1)
         self.numbers[stream] = after
 
@@ -121,23 +121,28 @@ class Choosy(MemoryStore):
         return super().store(stream, before, after, events)
 
 
-def test_message_that_the_store_refuses_is_set_aside_and_the_others_are_stored() -> None:
+@pytest.mark.parametrize("kind", [MemoryStore, Choosy])
+def test_overtaken_task_stores_nothing_twice_and_what_is_refused_is_set_aside(kind: type[MemoryStore]) -> None:
     dice = random.Random(5)
     for _ in range(20):
         rows = some_rows(dice)
-        store, aside = Choosy(dice, rows), MemoryAside()
+        store, aside = kind(dice, rows), MemoryAside()
         told = pa.Table.from_batches(
             steps.stored(batches_of(rows, dice), store, uuid4(), lambda _: None, aside), schema=steps.RESULT
         ).to_pylist()
+        assert bool(aside.lines) is (kind is Choosy)
         by_line = {row[5]: row for row in rows}
         for pair, bad in aside.lines.items():
             assert pair == by_line[bad.line + b"\n"][3:5] and "a seven" in bad.reason
         found = {(stream.queue, stream.number): values for stream, values in store.values.items()}
-        for place, rows_of_place in store._fresh.items():
-            expected = [value for copy, value in rows_of_place if copy == 1 and b"7" not in value]
-            assert [value for value in found.get(place, []) if b"7" not in value] == expected
-        kept = sum(row["events"] for row in told)
-        assert kept + len(aside.lines) == len(rows)
+        for place, rows_of_place in store.fresh.items():
+            expected = [value for copy, value in rows_of_place if copy == 1]
+            if kind is Choosy:
+                # Another task may have stored some of them through another broker.
+                expected = [value for value in expected if b"7" not in value]
+                found[place] = [value for value in found.get(place, []) if b"7" not in value]
+            assert found.get(place, []) == expected
+        assert sum(row["events"] for row in told) + len(aside.lines) == len(rows)
         assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
 
 
@@ -263,21 +268,6 @@ def test_store_that_goes_back_in_time_is_told_at_once() -> None:
     dice = random.Random(1)
     with pytest.raises(RecoveryChanged, match="gone back"):
         list(steps.stored(batches_of(rows, dice), Forgetful(dice), uuid4(), lambda _: None, MemoryAside()))
-
-
-def test_overtaken_task_stores_nothing_twice() -> None:
-    dice = random.Random(4)
-    recovery: UUID = uuid4()
-    for _ in range(30):
-        rows = some_rows(dice)
-        store = MemoryStore(dice, rows)
-        told = pa.Table.from_batches(
-            steps.stored(batches_of(rows, dice), store, recovery, lambda _: None, MemoryAside()), schema=steps.RESULT
-        ).to_pylist()
-        for stream, values in store.values.items():
-            assert values == [value for copy, value in store._fresh[stream.queue, stream.number] if copy == 1]
-        assert sum(row["events"] for row in told) == len(rows)
-        assert all(row["events"] == row["stored"] + row["duplicates"] + row["already_stored"] for row in told)
 
 
 def test_plain_messages_keep_their_order_and_times_in_batches_by_time() -> None:

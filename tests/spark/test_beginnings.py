@@ -6,9 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from testkit.wait import wait_until
 
 from holdfast import BlockingClient
+from holdfast.model.errors import HoldfastError
+from holdfast.spark.source_stream import StreamReader
 from tests.spark.readers import streaming
 
 
@@ -76,3 +79,34 @@ def test_driver_that_dies_while_it_notes_where_the_query_begins_begins_there_in_
     with streaming(servers, **options) as restarted:
         assert restarted.initialOffset()["offsets"] == {topic: expected}
     assert {str(each.partition): each.offset for each in broker.cursor(topic, "g").partitions} == expected
+
+
+def values(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+    return [
+        value.as_py()
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for value in batch.column("value")
+    ]
+
+
+def test_topic_that_is_made_anew_between_planning_and_reading_is_another_one(
+    broker: BlockingClient, servers: str, topic: str
+) -> None:
+    """A driver died with a batch planned; when it is back, there is another topic of that name."""
+    broker.create_topic(topic)
+    broker.publish_many(topic, ["old"] * 5)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "brokerTimeout": "10s"}
+    with streaming(servers, **options) as planner:
+        start = planner.initialOffset()
+        end = planner.latestOffset(start, ReadAllAvailable())
+    broker.delete_topic(topic)
+    broker.create_topic(topic)
+    broker.publish_many(topic, [f"new-{number}" for number in range(5)])
+    lost = pytest.raises(HoldfastError, match=r"\[data_lost\].*is gone with its topic")
+    with streaming(servers, **options) as strict, lost:
+        values(strict, start, end)
+    with streaming(servers, **options, failOnDataLoss="false") as lenient:
+        assert values(lenient, start, end) == []
+        later = lenient.latestOffset(end, ReadAllAvailable())
+        assert values(lenient, end, later) == [b"new-%d" % number for number in range(5)], "each once"

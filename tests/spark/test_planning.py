@@ -103,13 +103,6 @@ def test_both_limits_hold() -> None:
     assert latest(made, at({"0": 0}), made.getDefaultReadLimit()) == {"0": 20}
 
 
-def test_new_partition_is_read_from_its_start() -> None:
-    made = reader(partition(0, 0, 10), partition(1, 5, 9))
-    end = made.latestOffset(at({"0": 10}), ReadAllAvailable())
-    found = planned(made, at({"0": 10}), end)
-    assert [(each.partition, each.start, each.end) for each in found] == [(1, 5, 9)]
-
-
 def test_new_partition_begins_at_the_same_place_when_its_batch_is_run_again() -> None:
     """What expired meanwhile is then missed by whoever reads it, and told of."""
     places = FakePlaces(partition(0, 0, 10), partition(1, 5, 9))
