@@ -40,7 +40,7 @@ ONE_PROCESS: Final = (
 )
 
 
-class Scheduling(LoadScopeScheduling):
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """Each test goes to whichever process is free, but for those that share something dear: one gets all of those."""
 
     def _split_scope(self, nodeid: str) -> str:
