@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 from collections.abc import Iterator
 
 import pytest
-from testkit.commands import HOLDFAST, Ended, Running, environment, holdfast
+from testkit.commands import Ended, Running, holdfast
 from testkit.wait import wait_until
 
 from holdfast.testing import LocalCluster
-from tests.cli.program import numbered
+from tests.cli.program import numbered, on_terminal
 
 SERVER = "--server"
 
@@ -222,17 +219,6 @@ def test_publisher_whose_leader_dies_stores_every_message_once(whole: LocalClust
 
 @pytest.mark.parametrize("columns", [80, 150])
 def test_status_fits_a_terminal(whole: LocalCluster, columns: int) -> None:
-    controller, terminal = pty.openpty()
-    command = [*HOLDFAST, "cluster", "status", SERVER, whole.http_addresses[0]]
-    env = environment(COLUMNS=str(columns), TERM="xterm")
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=env) as running:
-        os.close(terminal)
-        shown = b""
-        while running.poll() is None or not shown:
-            try:
-                shown += os.read(controller, 65536)
-            except OSError:
-                break
-    os.close(controller)
-    rows = shown.decode().splitlines()[1:4]
-    assert all(address in row for address, row in zip(whole.http_addresses, rows, strict=True))
+    seen = on_terminal("cluster", "status", SERVER, whole.http_addresses[0], view=True, columns=columns)
+    rows = seen.screen.splitlines()[1:4]
+    assert all(address in row for address, row in zip(whole.http_addresses, rows, strict=True)), seen

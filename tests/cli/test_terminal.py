@@ -2,57 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import threading
-from typing import NamedTuple
-
-from testkit.commands import DEADLINE_S, HOLDFAST, environment
-
-from tests.cli.program import Broker, numbered
-
-
-class Seen(NamedTuple):
-    code: int
-    screen: str
-    out: bytes
-
-
-def on_terminal(*arguments: str, given: bytes | None = None, typed: bytes = b"", view: bool = False) -> Seen:
-    """Run a command whose standard error is a terminal; its input too, unless it is `given`.
-
-    With `view` its output is the terminal as well.
-    """
-    master, slave = pty.openpty()
-    pieces: list[bytes] = []
-
-    def watch() -> None:
-        try:
-            while piece := os.read(master, 65_536):
-                pieces.append(piece)
-        except OSError:  # how a terminal says that nobody is left on the other side
-            pass
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    process = subprocess.Popen(
-        [*HOLDFAST, *arguments],
-        stdin=slave if given is None else subprocess.PIPE,
-        stdout=slave if view else subprocess.PIPE,
-        stderr=slave,
-        env=environment(TERM="xterm-256color"),
-    )
-    os.close(slave)
-    try:
-        os.write(master, typed)
-        out, _ = process.communicate(given, timeout=DEADLINE_S)
-    finally:
-        process.kill()
-        process.wait()
-        watching.join()
-        os.close(master)
-    return Seen(process.returncode, b"".join(pieces).decode("utf-8", "replace"), out or b"")
+from tests.cli.program import Broker, numbered, on_terminal
 
 
 def test_progress_of_a_flood(broker: Broker) -> None:
