@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from typing import IO, Any, Final
 from unittest import mock
@@ -165,5 +166,17 @@ class Running:
         return self.ended()
 
     def ended(self) -> Ended:
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return Ended(self.process.returncode, out, err)
+        """How it ended, and what it said that nobody has read. `communicate` would lose what `line` has read ahead."""
+        process = self.process
+        assert process.stdout is not None and process.stderr is not None
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+        with ThreadPoolExecutor(2) as readers:
+            out, err = readers.submit(process.stdout.read), readers.submit(process.stderr.read)
+            try:
+                code = process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return Ended(code, out.result(), err.result())
