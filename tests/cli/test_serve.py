@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from testkit.commands import Running, holdfast, holdfast_process
+from testkit.mounts import MIB, small_disk
 from testkit.processes import BrokerProcess
 from testkit.wait import wait_until
 
@@ -125,28 +124,13 @@ def test_file_in_place_of_the_directory(tmp_path: Path) -> None:
     assert "name another with --data" in _refused(tmp_path)
 
 
-@pytest.fixture
-def read_only_mount(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "read-only"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount: {mounted.stderr.decode().strip()}")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_directory_that_cannot_be_written(read_only_mount: Path) -> None:
-    ended = holdfast_process("serve", *ANYWHERE, "--data", str(read_only_mount))
-    assert ended.code == 1
-    assert "Read-only file system" in ended.err and str(read_only_mount) in ended.err
-    assert "Traceback" not in ended.err
+def test_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "read-only", MIB) as place:
+        subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+        ended = holdfast_process("serve", *ANYWHERE, "--data", str(place))
+    assert ended.code == 1 and "Traceback" not in ended.err
+    assert "Read-only file system" in ended.err and str(place) in ended.err
 
 
 def test_port_in_use_names_the_port_and_the_flag(tmp_path: Path) -> None:

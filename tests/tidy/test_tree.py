@@ -73,7 +73,8 @@ def test_no_exception_is_swallowed_in_silence() -> None:
     silent = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if "except" in (text := path.read_text("utf-8"))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ExceptHandler) and is_silent(node)
     ]
     assert silent == []
