@@ -58,9 +58,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def holdfast(*arguments: str, given: bytes = b"", env: Mapping[str, str] | None = None) -> Ended:
-    """Run a command to its end, in this process: ten times as fast as starting one.
+    """Run a command to its end, in this process: milliseconds, where a process of its own takes 0.4 s.
 
-    For commands that serve nothing, start nothing and get no signal. The streams are files, as in a shell that
+    For commands that serve nothing, start nothing and get no signal. Their streams are files, as in a shell that
     redirects them.
     """
     with (
@@ -94,7 +94,6 @@ def _as_if_typed(arguments: tuple[str, ...], variables: Mapping[str, str]) -> It
     client_log = logging.getLogger("holdfast.client")
     with (
         mock.patch.object(sys, "argv", ["holdfast", *arguments]),
-        mock.patch.object(sys, "excepthook", sys.excepthook),
         mock.patch.dict(os.environ, variables, clear=True),
         mock.patch.object(client_log, "handlers", []),
         mock.patch.object(client_log, "propagate", client_log.propagate),
