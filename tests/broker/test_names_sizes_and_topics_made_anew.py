@@ -131,7 +131,7 @@ async def test_follower_of_a_topic_that_was_made_anew_meanwhile_is_told_and_not_
         for i in range(published):
             await desk.broker.publish_values("t", [b"new %d" % i]).offset
         with pytest.raises(TopicNotFound):
-            await asyncio.wait_for(follower.next(1 << 20), 20)
+            await asyncio.wait_for(follower.next(1 << 20), 60)
         if position < published:
             with pytest.raises(TopicNotFound):
                 await follower.read(0, 1 << 20)

@@ -47,7 +47,7 @@ async def test_reader_that_gives_up_as_its_turn_comes_leaves_it_to_the_next_one(
     await turns()
     outgoing.hold(-10)
     first.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await second
     assert outgoing.bytes_held == 10
 

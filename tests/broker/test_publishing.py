@@ -134,7 +134,7 @@ async def test_gate_whose_preparation_has_a_bug_leaves_nobody_waiting() -> None:
     gates.close_while(name, broken)
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(gates.behind(name, lambda: done), 5)
+        await asyncio.wait_for(gates.behind(name, lambda: done), 60)
     assert not gates.is_closed(name)
 
 

@@ -72,7 +72,7 @@ async def test_nodes_of_two_versions_talk_in_the_highest_that_both_speak() -> No
 
 async def frame_of(reader: asyncio.StreamReader) -> tuple[int, int, bytes]:
     """Version, kind and body of what comes next."""
-    length, version, kind = struct.unpack(">IBB", await asyncio.wait_for(reader.readexactly(6), 5))
+    length, version, kind = struct.unpack(">IBB", await asyncio.wait_for(reader.readexactly(6), 60))
     return version, kind, await reader.readexactly(length - 2)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from testkit.inprocess import Nodes
 
+from holdfast.backends.cluster.pace import USUAL_PACE
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import PartitionId, TopicName
 from holdfast.model.messages import NewMessage
@@ -40,6 +41,7 @@ async def test_nobody_waits_for_the_disk_while_topics_are_made(
     tmp_path: Path, synced_here: list[int], count: int
 ) -> None:
     nodes = Nodes(tmp_path, count)
+    nodes.pace = USUAL_PACE  # what nodes write down of each other comes later than this
     await nodes.start()
     try:
         backend, broker = nodes.backends["n1"], nodes.brokers["n1"]

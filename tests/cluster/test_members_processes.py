@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from chaos.campaigns.members import run
 from testkit.sizes import dice, scaled
 from testkit.wait import wait_until
@@ -42,6 +43,7 @@ def test_node_joins_and_leaves_though_it_and_the_leaders_are_killed_in_the_middl
         assert [message.text for message in broker.read("orders")] == sent
 
 
+@pytest.mark.night
 def test_nothing_is_lost_or_doubled_over_changes_of_members_in_a_row() -> None:
     seed = dice("members").randrange(1 << 31)
     outcome = run(scaled(4, 60), seed, has_network=False)

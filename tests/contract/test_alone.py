@@ -226,7 +226,7 @@ async def test_deletion_that_was_decided_is_finished(store: OneNode, monkeypatch
 
     monkeypatch.setattr(backend.topics_here, "delete", crash_here)
     deleting = asyncio.ensure_future(backend.delete_topic(TopicName("gone")))
-    await asyncio.wait_for(reached.wait(), 10)
+    await asyncio.wait_for(reached.wait(), 60)
     await store.kill()
     deleting.cancel()
     await store.open()
@@ -360,7 +360,7 @@ async def test_check_of_old_messages_goes_on_where_retention_deletes_them(store:
     checking = asyncio.ensure_future(backend.verify())
     await asyncio.sleep(0)
     assert await backend.expire() > 0
-    await asyncio.wait_for(checking, 10)
+    await asyncio.wait_for(checking, 60)
 
 
 # --- ways of syncing ----------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ async def test_retention_works_with_every_way_of_syncing(tmp_path: Path, sync: s
         await store.publish(T, bytes(500), timestamp_ms=store.clock.now)
     store.clock.now += 5_000
     backend = store.cluster_backend
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while segments_of(store)[0].name.startswith("0" * 20):
             await backend.expire()
             await asyncio.sleep(0.01)
@@ -475,7 +475,7 @@ async def test_full_segments_do_not_pile_up_as_open_files(tmp_path: Path) -> Non
         paths = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
         return sum(path.suffix == ".log" and path.is_relative_to(tmp_path) for path in paths)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while open_segments() > 20:
             await asyncio.sleep(0.01)
     assert segments > 100
@@ -554,7 +554,7 @@ async def test_acknowledgement_waits_for_the_disk(store: OneNode, monkeypatch: p
     assert not appended.done(), "acknowledged before the disk had it"
     assert await store.read(T) == []
     allowed.set()
-    assert await asyncio.wait_for(appended, 10) == 0
+    assert await asyncio.wait_for(appended, 60) == 0
     assert await store.read(T) == [b"x"]
 
 
