@@ -10,10 +10,10 @@ import asyncio
 import shutil
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from holdfast.backends.cluster.backend import ClusterBackend
 from holdfast.backends.cluster.pace import USUAL_PACE, Pace
@@ -91,6 +91,13 @@ class Store:
     async def restart(self) -> None:
         await self.stop()
         await self.open()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     @property
     def broker(self) -> Broker:
@@ -332,6 +339,13 @@ class Nodes:
             found |= {"pair": "primary" if name == "n1" else "backup", "heartbeat_ms": 200}
         return found
 
+    async def __aenter__(self) -> Nodes:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
     async def stop(self, *names: str) -> None:
         for name in names or list(self.running):
             del self.brokers[name], self.backends[name]
@@ -353,14 +367,9 @@ class Nodes:
         return next(name for name in self.backends if name not in names)
 
 
-@asynccontextmanager
-async def running(root: Path, count: int = 3, **settings: Any) -> AsyncIterator[Nodes]:
-    nodes = Nodes(root, count, **settings)
-    await nodes.start()
-    try:
-        yield nodes
-    finally:
-        await nodes.stop()
+def running(root: Path, count: int = 3, **settings: Any) -> Nodes:
+    """Nodes that are started and stopped as a context."""
+    return Nodes(root, count, **settings)
 
 
 class ThroughNode(Store):

@@ -17,6 +17,7 @@ MESSAGES = [NewMessage(value=b"%d" % number, id=f"id-{number}") for number in ra
 SEEN_S = 1.5
 
 
+@pytest.mark.night
 @pytest.mark.root
 @pytest.mark.timeout(180)
 def test_resend_is_recognised_though_all_clocks_have_jumped_by_hours() -> None:

@@ -58,9 +58,7 @@ async def test_nobody_waits_for_the_disk_while_topics_are_made(
 
 
 async def test_creation_that_is_given_up_as_its_files_are_made_leaves_no_log_open(tmp_path: Path) -> None:
-    nodes = Nodes(tmp_path, 1)
-    await nodes.start()
-    try:
+    async with Nodes(tmp_path, 1) as nodes:
         backend = nodes.backends["n1"]
         name = TopicName("t")
         for _ in range(20):
@@ -73,8 +71,6 @@ async def test_creation_that_is_given_up_as_its_files_are_made_leaves_no_log_ope
         except HoldfastError as error:
             assert error.code == "topic_exists"
         assert backend.leads(PartitionId(name, 1))
-    finally:
-        await nodes.stop()
     assert not open_below(tmp_path)
 
 

@@ -75,9 +75,7 @@ async def vote_of(nodes: Nodes, *on: str, names: Sequence[str] = ()) -> None:
 
 
 async def test_three_nodes_that_die_one_by_one_are_served_by_the_last_and_grow_again(tmp_path: Path) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await nodes.brokers["n1"].create_topic(ORDERS, TopicConfig())
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
@@ -99,14 +97,10 @@ async def test_three_nodes_that_die_one_by_one_are_served_by_the_last_and_grow_a
             assert await texts(nodes, name) == wanted
             assert await texts(nodes, name, TopicName("later")) == ["a topic made alone"]
         assert nodes.failed == []
-    finally:
-        await nodes.stop()
 
 
 async def test_node_that_was_away_waits_for_the_one_that_went_on_alone(tmp_path: Path) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
         await two_are_left(nodes, "n1", "n2")
@@ -125,16 +119,12 @@ async def test_node_that_was_away_waits_for_the_one_that_went_on_alone(tmp_path:
         await publish(nodes, "n2", "with three again")
         for name in nodes.backends:
             assert await texts(nodes, name) == ["with three", "alone", "with three again"]
-    finally:
-        await nodes.stop()
 
 
 async def test_two_that_lost_sight_of_each_other_refuse_each_other_until_one_of_them_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
         await two_are_left(nodes, "n1", "n2")
@@ -162,16 +152,12 @@ async def test_two_that_lost_sight_of_each_other_refuse_each_other_until_one_of_
         for name in nodes.backends:
             assert await texts(nodes, name) == ["with three", f"only {kept} has this", "together again"]
         assert nodes.failed == []
-    finally:
-        await nodes.stop()
 
 
 async def test_the_last_node_waits_with_partitions_in_which_two_others_may_have_acknowledged_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
         await two_are_left(nodes, "n1", "n2")
@@ -202,16 +188,12 @@ async def test_the_last_node_waits_with_partitions_in_which_two_others_may_have_
         await publish(nodes, "n1", "with three again")
         for name in nodes.backends:
             assert await texts(nodes, name) == ["with three", "n1 does not have this", "with three again"]
-    finally:
-        await nodes.stop()
 
 
 async def test_partition_whose_disk_is_full_does_not_make_a_mark_each_second_that_others_are_told_apart_by(
     tmp_path: Path,
 ) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
         await two_are_left(nodes, "n1", "n2")
@@ -231,16 +213,12 @@ async def test_partition_whose_disk_is_full_does_not_make_a_mark_each_second_tha
         assert saved is not None and len(saved.went_alone) == 1
         orders.raft.may_campaign = True
         await until(lambda: orders.votes_alone)
-    finally:
-        await nodes.stop()
 
 
 async def test_node_that_hears_that_the_other_one_goes_on_alone_does_not_do_so_on_what_was_said_before(
     tmp_path: Path,
 ) -> None:
-    nodes = shrinking(tmp_path)
-    await nodes.start()
-    try:
+    async with shrinking(tmp_path) as nodes:
         await publish(nodes, "n1", "with three")
         await nodes.stop("n3")
         await two_are_left(nodes, "n1", "n2")
@@ -251,8 +229,6 @@ async def test_node_that_hears_that_the_other_one_goes_on_alone_does_not_do_so_o
         told = msgspec.structs.replace(hello, facts=hello.facts | {"formation": went_alone.encode().decode()})
         assert n2.neighbours.refusal(told) is None
         assert not n2.upkeep.shrinking.is_agreed
-    finally:
-        await nodes.stop()
 
 
 @pytest.mark.parametrize(
