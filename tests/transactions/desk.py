@@ -48,6 +48,12 @@ class Desk:
         await self.store.restart()
         self.open()
 
+    async def reopen(self, **settings: int) -> None:
+        """A broker with other settings over the same store."""
+        await self.close()
+        self.settings = self.settings._replace(**settings)
+        self.open()
+
     def _log(self, event: str, /, **fields: object) -> None:
         self.events.append((event, fields))
 

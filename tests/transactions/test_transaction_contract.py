@@ -224,7 +224,7 @@ async def test_what_is_wrong_with_a_stage_is_said_and_stores_nothing(desk: Desk)
         await desk.stage(0, b"a", topic=STAGED)
     with pytest.raises(WriterNotFound):
         await desk.transactions.writer("w")
-    desk.transactions._staging._settings = desk.settings._replace(staged_bytes_max=1)
+    await desk.reopen(staged_bytes_max=1)
     await desk.stage(0, b"a")
     with pytest.raises(StagingFull):
         await desk.stage(0, b"a")
