@@ -57,7 +57,7 @@ def test_acknowledging_everything_leaves_what_was_only_fetched(shared_broker: Br
     with holdfast.connect_blocking(shared_broker.url) as broker:
         broker.publish_many(topic, [b"v"] * 100)
         with broker.subscribe(topic, name="script", start="earliest") as messages:
-            assert len(messages.take(10, timeout_s=10)) == 10
+            assert len(messages.take(10, timeout_s=60)) == 10
             messages.ack_all()
             assert broker.cursor(topic, "script").lag == 90
 

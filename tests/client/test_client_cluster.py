@@ -58,7 +58,7 @@ async def test_hanging_broker_holds_up_one_try_and_not_one_for_each_connection(m
     async with (
         ScriptedServer(answer).running() as first,
         ScriptedServer(Script(partitions=6)).running() as second,
-        connect(f"{first.address},{second.address}", timeout_s=20) as broker,
+        connect(f"{first.address},{second.address}", timeout_s=60) as broker,
     ):
         await asyncio.gather(*(broker.publish("orders", b"v", partition=number) for number in range(6)))
         hangs.set()

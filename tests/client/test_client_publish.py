@@ -181,5 +181,5 @@ async def test_a_topic_that_was_made_again_with_other_partitions_is_noticed(brok
 
 async def test_the_text_port_is_recognised(shared_broker: BrokerProcess) -> None:
     with pytest.raises(WrongPort, match=f"{shared_broker.text} is the broker's text port"):
-        async with connect(shared_broker.text, timeout_s=5):
+        async with connect(shared_broker.text, timeout_s=60):
             pass

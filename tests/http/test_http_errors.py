@@ -137,7 +137,7 @@ def test_any_path_and_query_gets_an_answer(shared_server: Server, path: str, que
 @settings(max_examples=150, deadline=None)
 @given(st.binary(min_size=1, max_size=300))
 def test_bytes_that_are_no_http_get_an_answer_or_a_closed_connection(shared_server: Server, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", shared_server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", shared_server.port), timeout=60) as raw:
         raw.sendall(sent + b"\r\n\r\n")
         raw.shutdown(socket.SHUT_WR)
         received = b""
@@ -164,7 +164,7 @@ def test_bad_http_has_the_shape_of_every_error(shared_server: Server) -> None:
 
 
 def raw_call(server: Server, sent: bytes) -> Answer:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
         raw.sendall(sent)
         response = HTTPResponse(raw)
         response.begin()

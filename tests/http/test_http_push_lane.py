@@ -23,7 +23,7 @@ def request(transaction: bytes = b"t", more: bytes = b"", body: bytes = BODY) ->
 
 @contextmanager
 def talking(server: Server) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         yield connection
 
 
@@ -134,7 +134,7 @@ def test_small_pushes_of_many_connections_are_one_write(server: Server) -> None:
     before = server.broker.stats.published_batches
     gate = threading.Event()
     server.loop.call_soon_threadsafe(gate.wait, 20)
-    connections = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(30)]
+    connections = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(30)]
     for number, connection in enumerate(connections):
         connection.sendall(request(b"t%d" % number))
     gate.set()
@@ -159,7 +159,7 @@ def test_push_under_way_is_answered_before_the_broker_leaves(tmp_path: Path) -> 
             found = connection.recv(65536)
         except ConnectionResetError:
             found = b""  # the connection was closed before the request was read
-        stopping.join(20)
+        stopping.join(60)
         _, stored = server.broker.partition_range("q", 0)
     assert (found[:12], stored) in {(b"", 0), (b"HTTP/1.1 201", 1)}, "it was not begun, or it is answered"
 

@@ -86,4 +86,4 @@ def faking(reply: Reply) -> Iterator[FakeNode]:
         yield node
     finally:
         done.set()
-        thread.join(20)
+        thread.join(60)

@@ -56,7 +56,7 @@ def proxying(groups: Sequence[str], **more: Any) -> Iterator[ProxyClient]:
         yield ready[0]
     finally:
         done.set()
-        thread.join(20)
+        thread.join(60)
 
 
 class Brokers:

@@ -31,7 +31,7 @@ async def plain(got: Got, writer: asyncio.StreamWriter) -> None:
 
 def raw(proxy: ProxyClient, request: bytes) -> bytes:
     """One answer to bytes as they are."""
-    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=10)) as client:
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=60)) as client:
         client.sendall(request)
         found = b""
         while b"\r\n\r\n" not in found:
