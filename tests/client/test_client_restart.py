@@ -57,7 +57,7 @@ async def test_published_messages_survive_kills_once_each(broker_process: Broker
     async with connect(broker_process.url) as broker:
         await broker.create_topic(topic, partitions=3)
         publishers = [asyncio.create_task(publish_on(broker, f"p{number}")) for number in range(20)]
-        for _ in range(scaled(2, 20)):
+        for _ in range(scaled(2, 6)):
             await more_than(acknowledged, len(acknowledged) + 500)
             await kill_and_restart(broker_process, random.uniform(0, 0.2))
         await more_than(acknowledged, len(acknowledged) + 500)
@@ -142,7 +142,7 @@ async def test_subscription_goes_on_over_kills_without_gap_or_repeat(broker_proc
         async with reader.subscribe(topic, start="earliest") as messages:
             reading = asyncio.create_task(read_on(messages))
             publishing = asyncio.create_task(publish_on(broker))
-            for _ in range(scaled(2, 10)):
+            for _ in range(scaled(2, 6)):
                 await more_than(found, len(found) + 300)
                 await kill_and_restart(broker_process)
             await more_than(found, len(found) + 300)
