@@ -100,6 +100,7 @@ class Case:
         self.topic_of_place = _numbers([self.topics[place.topic] for place in history.places])
         self.sent = self._table()
         self._rows: dict[int, Numbers] = {}
+        self._offsets: dict[int, Numbers] = {}
 
     def _table(self) -> Sent:
         producers = self.history.producers
@@ -135,6 +136,22 @@ class Case:
         if found is None:
             messages = _numbers(copy.content.messages)
             found = self._rows[id(copy.content)] = self.rows(messages, np.full(len(messages), copy.place))
+        return found
+
+    def offsets_of(self, got: Deliveries) -> Numbers:
+        """Where the messages stand that a subscriber got; for one that was not told, where a node serves them."""
+        found = self._offsets.get(id(got))
+        if found is None:
+            found, places, messages = _numbers(got.offset).copy(), _numbers(got.place), _numbers(got.message)
+            for place in np.unique(places[found == NOWHERE]):
+                own = np.flatnonzero((found == NOWHERE) & (places == place))
+                for copy in self.history.copies_of(int(place))[:1]:
+                    known, offsets = _numbers(copy.content.messages), _numbers(copy.content.offsets)
+                    if len(known):
+                        by_message = np.argsort(known, kind="stable")
+                        at = by_message[np.minimum(np.searchsorted(known[by_message], messages[own]), len(known) - 1)]
+                        found[own] = np.where(known[at] == messages[own], offsets[at], NOWHERE)
+            self._offsets[id(got)] = found
         return found
 
     def nodes(self) -> list[str]:
@@ -283,7 +300,7 @@ def producer_order(case: Case) -> Iterator[str]:
 def vanished(case: Case) -> Iterator[str]:
     """What one reader saw at an offset is what every node serves there at the end."""
     for got in case.history.deliveries:
-        places, offsets, messages = _numbers(got.place), _numbers(got.offset), _numbers(got.message)
+        places, offsets, messages = _numbers(got.place), case.offsets_of(got), _numbers(got.message)
         for place in np.unique(places):
             own = np.flatnonzero(places == place)
             for copy in case.history.copies_of(int(place)):
@@ -299,7 +316,7 @@ def vanished(case: Case) -> Iterator[str]:
 def reader_order(case: Case) -> Iterator[str]:
     """A subscriber gets every message once, in the order of offsets, for as long as its session lasts."""
     for got in case.history.deliveries:
-        sessions, places, offsets = _numbers(got.session), _numbers(got.place), _numbers(got.offset)
+        sessions, places, offsets = _numbers(got.session), _numbers(got.place), case.offsets_of(got)
         by_session = np.lexsort((np.arange(len(offsets)), places, sessions))
         sessions, places, offsets = sessions[by_session], places[by_session], offsets[by_session]
         goes_on = (sessions[1:] == sessions[:-1]) & (places[1:] == places[:-1])
@@ -321,7 +338,7 @@ def stale_reads(case: Case) -> Iterator[str]:
         for got in case.history.deliveries:
             own = _numbers(got.place) == place
             times.append(np.asarray(got.at)[own])
-            ends.append(_numbers(got.offset)[own] + 1)
+            ends.append(case.offsets_of(got)[own] + 1)
         known_at, known_end = np.concatenate(times), np.concatenate(ends)
         in_time = np.argsort(known_at, kind="stable")
         known_at, furthest = known_at[in_time], np.maximum.accumulate(known_end[in_time])
@@ -465,9 +482,3 @@ def _first_difference(case: Case, one: Copy, other: Copy) -> str:
     if len(one.content.messages) != len(other.content.messages):
         return f"in length: {len(one.content.messages)} and {len(other.content.messages)} messages"
     return "in their bytes, though the messages are the same"
-
-
-def last_offsets(got: Deliveries) -> dict[int, int]:
-    """How far a subscriber has come in each place."""
-    places, offsets = _numbers(got.place), _numbers(got.offset)
-    return {int(place): int(offsets[places == place].max()) for place in np.unique(places)}

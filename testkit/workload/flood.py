@@ -15,7 +15,7 @@ from holdfast.testing.node_process import Setting
 from testkit.cluster import BreakableCluster
 from testkit.history import History, Place
 from testkit.workload.publish import IdPublisher, PacedPublisher, TextPublisher, TopicMaker
-from testkit.workload.read import CursorMover, Follower, Reader, TailReader
+from testkit.workload.read import CursorMover, Follower, Reader, TailReader, TextFollower
 
 # Topics and how many partitions they have.
 TOPICS: Final = {"orders": 1, "events": 3}
@@ -41,6 +41,7 @@ class Flood:
         self._publishers: list[PacedPublisher] = []
         self._maker: TopicMaker | None = None
         self._followers: list[Follower] = []
+        self._texts: list[TextFollower] = []
         self._others: list[Reader] = []
         self._sending: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
@@ -69,6 +70,9 @@ class Flood:
         named = Follower("named", self._history, self._dice("named"), self._through, "any", "orders", "named")
         self._followers.append(named)
         nodes, history = self._cluster.nodes, self._history
+        for node in nodes[:2]:
+            name = f"text-{node.id}"
+            self._texts.append(TextFollower(name, history, self._dice(name), node, "orders"))
         self._others = [
             TailReader("tails", history, self._dice("tails"), nodes, self.places()),
             CursorMover("mover", history, self._dice("mover"), nodes, "events"),
@@ -76,7 +80,7 @@ class Flood:
         self._sending = [asyncio.create_task(each.run()) for each in self._publishers]
         self._sending.append(asyncio.create_task(self._maker.run()))
         self._reading = [asyncio.create_task(each.run()) for each in self._followers]
-        self._reading += [asyncio.create_task(each.run()) for each in self._others]
+        self._reading += [asyncio.create_task(each.run()) for each in (*self._texts, *self._others)]
 
     def _dice(self, name: str) -> random.Random:
         return random.Random(f"{self._seed}/{name}")
@@ -98,7 +102,8 @@ class Flood:
 
     def _counts(self) -> dict[str, int]:
         publishers = {each.book.name: each.book.acknowledged for each in self._publishers}
-        return publishers | {each.book.reader: len(each.book) for each in self._followers}
+        books = [each.book for each in self._followers] + [each.book for each in self._texts]
+        return publishers | {book.reader: len(book) for book in books}
 
     def checks(self) -> Mapping[str, Iterator[str]]:
         return {"did not go on": self._ended_by_themselves()}
@@ -120,7 +125,7 @@ class Flood:
 
     def errors(self) -> Mapping[str, Mapping[str, int]]:
         found = {each.name: each.errors for each in self._history.producers}
-        found |= {each.name: each.errors for each in (*self._followers, *self._others)}
+        found |= {each.name: each.errors for each in (*self._followers, *self._texts, *self._others)}
         return {name: errors for name, errors in found.items() if errors}
 
     # --- the end --------------------------------------------------------------------------------------
@@ -135,10 +140,8 @@ class Flood:
 
     async def stop(self) -> None:
         await self.stop_sending()
-        for follower in self._followers:
-            follower.stopping = True
-        for other in self._others:
-            other.stopping = True
+        for reader in (*self._followers, *self._texts, *self._others):
+            reader.stopping = True
         if self._reading:
             await asyncio.wait(self._reading, timeout=_STOP_S)
         tasks = [*self._sending, *self._reading]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from holdfast.client import Client, Subscription
 from holdfast.model.errors import HoldfastError
 from holdfast.testing import NodeProcess
 from testkit.asking import Refused, request
-from testkit.history import CursorEvent, History, Place, TailRead
+from testkit.history import NOWHERE, CursorEvent, History, Place, TailRead
 
 _PAUSE_S: Final = 0.05
 _TAKE_S: Final = 0.5
@@ -20,6 +21,7 @@ _TAKE_MAX: Final = 1000
 # A session does not last for ever: coming back is what is to be tried.
 _TAKES_MAX: Final = 400
 _REQUEST_S: Final = 8.0
+_LINE_BYTES_MAX: Final = 1 << 20
 # A subscriber that has got no more than this begins anew when it comes back, instead of going on where it was.
 _AGAIN_MAX: Final = 20_000
 
@@ -120,6 +122,54 @@ class Follower(Reader):
     def _event(self, partition: int, kind: Literal["moved", "found"], began: float, offset: int) -> None:
         assert self._cursor is not None
         self._cursor_event(self._cursor, self.book.node, Place(self._topic, partition), kind, began, offset)
+
+
+class TextFollower(Reader):
+    """Follows a topic of one partition over the text protocol, through one node, from now on in each session.
+
+    It is not told offsets; the checker finds them by what the nodes serve in the end.
+    """
+
+    def __init__(self, name: str, history: History, dice: random.Random, node: NodeProcess, topic: str) -> None:
+        super().__init__(name, history, dice)
+        self.book = history.reader(name, node.id)
+        self._node = node
+        self._topic = topic
+        self._session = 0
+
+    async def run(self) -> None:
+        while not self.stopping:
+            self._session += 1
+            try:
+                await self._follow()
+            except (OSError, EOFError, TimeoutError) as error:
+                self._failed(type(error).__name__)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _follow(self) -> None:
+        host, _, port = self._node.text.rpartition(":")
+        async with asyncio.timeout(_REQUEST_S):
+            reader, writer = await asyncio.open_connection(host, int(port), limit=_LINE_BYTES_MAX)
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                await reader.readline()
+                writer.write(f"SUBSCRIBE|{self._topic}\n".encode())
+                if not (await reader.readline()).startswith(b"SUBACK|"):
+                    raise EOFError
+            start, place = f"MESSAGE|{self._topic}|".encode(), self._history.place(self._topic, 0)
+            while not self.stopping:
+                line = b""
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TAKE_S):
+                        line = await reader.readline()
+                    if not line.endswith(b"\n"):
+                        raise EOFError
+                if line:
+                    # A line that is no message of the topic is one that nobody sent.
+                    message = self._history.message(line.removeprefix(start)[:-1])
+                    self.book.got(self._session, place, NOWHERE, message, time.monotonic())
+        finally:
+            writer.transport.abort()
 
 
 class TailReader(Reader):

@@ -12,6 +12,7 @@ from testkit.checker import CHECKS, EXAMPLES_MAX, check, gap_list, rates
 from testkit.history import (
     ACKNOWLEDGED,
     FOREIGN,
+    NOWHERE,
     REFUSED,
     UNKNOWN,
     CursorEvent,
@@ -116,6 +117,7 @@ def told() -> Told:
     serve(made, STORED)
     made.seen = [Seen(0, "p/0"), Seen(1, "p/1"), Seen(2, "p/2"), Seen(1, "p/1", session=2)]
     made.seen += [Seen(offset, value, 10.0, "exact", 1 + offset // 3) for offset, value in enumerate(STORED)]
+    made.seen += [Seen(NOWHERE, value, reader="text", session=2) for value in STORED[1:4]]
     made.tails = [tail(1, began=0.6), tail(5, began=11.0)]
     made.cursors = [
         CursorEvent("c", "n1", P0, "moved", 1.0, 1.1, 2),
@@ -237,6 +239,18 @@ def lead_one_term_twice(told: Told) -> None:
     told.leaders["t/0", 4].add("n3")
 
 
+def show_a_text_subscriber_one_twice(told: Told) -> None:
+    told.seen += [Seen(NOWHERE, value, reader="text") for value in ("p/1", "p/1", "p/2")]
+
+
+def skip_one_for_a_text_subscriber(told: Told) -> None:
+    told.seen += [Seen(NOWHERE, value, reader="text") for value in ("p/0", "p/2")]
+
+
+def show_a_text_subscriber_what_is_gone(told: Told) -> None:
+    told.seen.append(Seen(NOWHERE, "text/1", reader="text"))
+
+
 def move_a_cursor_back(told: Told) -> None:
     told.cursors.append(CursorEvent("c", "n3", P0, "found", 2.0, 2.1, 1))
 
@@ -266,6 +280,9 @@ PLANTED: list[tuple[Callable[[Told], None], str]] = [
     (show_something_else, "seen and gone"),
     (skip, "reader out of order"),
     (show_twice, "reader out of order"),
+    (show_a_text_subscriber_one_twice, "reader out of order"),
+    (skip_one_for_a_text_subscriber, "reader out of order"),
+    (show_a_text_subscriber_what_is_gone, "seen and gone"),
     (read_behind_an_acknowledgement, "stale read"),
     (read_behind_another_reader, "stale read"),
     (read_behind_a_subscriber, "stale read"),
