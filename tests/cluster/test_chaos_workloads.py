@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from testkit.cluster import BreakableCluster
 from testkit.history import History
-from testkit.workload.callbacks import Receiver
+from testkit.workload.callbacks import Callbacks, Receiver
 from testkit.workload.queues import Client, Queues
 
 LOST, TWICE = "queue: appended and not handed out", "queue: handed out twice"
@@ -64,11 +65,27 @@ def test_receiver_notices_what_is_passed_over_and_takes_what_comes_again() -> No
         for offset in connection:
             receiver.got(b"MESSAGE_AT|7|0|%d||orders|p/%d xx|x" % (offset, offset), last)
     assert receiver.skipped == [] and receiver.next == {0: 4} and len(receiver.book) == 6
-    assert receiver.repeated == receiver.strange == []
+    assert receiver.repeated == {} and receiver.strange == []
     receiver.got(b"MESSAGE_AT|7|0|3||orders|p/3 x", last)
-    assert receiver.repeated == ["orders/0: r got 3 behind 3 on one connection"]
+    assert receiver.repeated == {0: ["orders/0: r got 3 behind 3 on one connection"]}
     for line in (b"MESSAGE_AT|7|0|4||others|p/4 x", b"MESSAGE|orders|x", b""):
         receiver.got(line, last)
     assert len(receiver.strange) == 3 and receiver.next == {0: 4}
     receiver.got(b"MESSAGE_AT|7|0|5||orders|p/5 x", last)
     assert receiver.skipped == ["orders/0: r got offset 5 where 4 is due"]
+
+
+def test_message_comes_again_on_one_connection_only_where_leaders_changed() -> None:
+    history = History()
+    cluster = cast(BreakableCluster, SimpleNamespace(links=SimpleNamespace(outside="127.0.0.1")))
+    callbacks = Callbacks(cluster, history, "1", 1.0)
+    callbacks.receivers[0].repeated = {0: ["first", "second"]}
+
+    def found() -> list[str]:
+        return list(callbacks.checks()["callback: back on one connection"])
+
+    assert found() == ["first", "second"]
+    history.leaders = {("orders/0", 2): {"n1"}, ("events/0", 7): {"n2"}}
+    assert found() == ["second"], "there was one change of leaders"
+    history.leaders["orders/0", 3] = {"n2"}
+    assert found() == []
