@@ -29,6 +29,7 @@ from chaos import report
 from chaos.report import Report
 from chaos.run import Outcome
 from holdfast.client import HoldfastError, PairPublisher, PairSubscriber, connect_blocking
+from holdfast.client.pair import ConnectionChange
 from holdfast.testing import ports
 from holdfast.testing.asking import ask
 from holdfast.testing.node_process import NodeProcess
@@ -249,7 +250,9 @@ class Clients:
                     book.acknowledge(sequence, time.monotonic())
 
     async def receive(self) -> None:
-        on_change = lambda change: self._note(f"the subscriber {change}")  # noqa: E731
+        def on_change(change: ConnectionChange) -> None:
+            self._note(f"the subscriber {change}")
+
         async with PairSubscriber(TOPIC, *self._addresses, name="reader", on_change=on_change) as subscriber:
             self.listening.set()
             async for message in subscriber:
