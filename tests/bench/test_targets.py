@@ -1,6 +1,7 @@
 """A verdict that is wrong makes people trust a figure nobody measured."""
 
 import pytest
+from benchmarks.figures import FIGURES
 from benchmarks.measure import Contender, Line, Measured, Settings, Work, WorkResult
 from benchmarks.targets import TARGETS, Verdict, judge, short_works
 from benchmarks.works import ALL
@@ -41,6 +42,14 @@ def test_every_line_is_compared_with_a_line_of_its_work() -> None:
     for work in ALL:
         names = {contender.name for contender in work.contenders}
         assert {contender.against or work.reference for contender in work.contenders} <= names, work.name
+
+
+def test_every_limit_lies_where_a_figure_is_worse() -> None:
+    for target in TARGETS:
+        work = next(work for work in ALL if work.name == target.ours.work)
+        kind = FIGURES[target.ours.figure or work.figure]
+        assert target.sense == {"higher": "at least", "lower": "at most"}[kind.better], target.name
+        assert target.ours.figure or work.better == kind.better, target.name
 
 
 def test_a_ratio_at_the_limit_is_kept_and_below_it_missed() -> None:
