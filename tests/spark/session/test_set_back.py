@@ -94,33 +94,6 @@ def test_rows_behind_a_batch_that_was_committed_are_not_dropped_when_the_checkpo
     assert sorted(read, key=int) == [f"{number}" for number in range(200)]
 
 
-@pytest.mark.night
-def test_rows_of_new_files_are_not_dropped_when_the_checkpoint_is_set_back(
-    spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
-) -> None:
-    checkpoint, files = tmp_path / "checkpoint", tmp_path / "files"
-    files.mkdir()
-    broker.create_topic(topic)
-
-    def run() -> None:
-        writer = spark.readStream.text(str(files)).writeStream.format("holdfast").trigger(availableNow=True)
-        writer.option("checkpointLocation", str(checkpoint)).options(
-            servers=servers, topic=topic
-        ).start().awaitTermination()
-
-    for number in range(2):
-        (files / f"{number}.txt").write_text(f"{number}\n")
-        run()
-    remove(checkpoint, 1, "commits")
-    run()  # the driver died behind the commit: the same batch comes again
-    remove(checkpoint, 1, "commits", "offsets")
-    remove(checkpoint / "sources", 1, "0")
-    (files / "2.txt").write_text("2\n")
-    with pytest.raises(StreamingQueryException, match="batch_differs"):
-        run()
-    assert sorted(message.text for message in broker.read(topic)) == ["0", "1"]
-
-
 def test_batch_that_rolls_dice_comes_again_without_an_error(
     spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
 ) -> None:

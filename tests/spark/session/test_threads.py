@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from testkit.wait import wait_until
 
 import holdfast.spark
 from holdfast import BlockingClient, pipelines
@@ -95,43 +93,11 @@ def test_thread_has_its_session_back_afterwards(spark: SparkSession) -> None:
     spark.conf.unset("test.name")
 
 
-@pytest.mark.night
-def test_pipelines_run_in_a_thread_until_another_one_stops_them(
+def test_pipeline_runs_in_a_thread_that_has_no_session(
     spark: SparkSession, broker: BlockingClient, servers: str, topic: str, tmp_path: Path
 ) -> None:
     broker.publish_many(topic, ["a", "b"])
-    stop = threading.Event()
-
-    def transform() -> Any:
-        checkpoint = str(tmp_path / "checkpoint")
-        return pipelines.transform(
-            spark,
-            source=topic,
-            target=f"{topic}-out",
-            checkpoint=checkpoint,
-            servers=servers,
-            function=unchanged,
-            once=False,
-            interval_s=0.1,
-            stop=stop,
-        )
-
-    def archive() -> Any:
-        return pipelines.archive(spark, [topic], to=str(tmp_path / "archive"), servers=servers, once=False, stop=stop)
-
-    with ThreadPoolExecutor(2) as executor:
-        both = [executor.submit(transform), executor.submit(archive)]
-        try:
-            commits = tmp_path / "archive" / "_archive" / "commits"
-            wait_until(
-                lambda: any(each.done() for each in both) or bool(list(commits.glob("*.json"))), "it is archived"
-            )
-            wait_until(
-                lambda: any(each.done() for each in both) or (tmp_path / "checkpoint/commits/0").exists(), "it is done"
-            )
-        finally:
-            stop.set()
-        done = [each.result() for each in both]
-    assert [each.rows for each in done] == [2, 2] and all(each.is_stopped for each in done)
-    assert read(broker, f"{topic}-out") == ["a", "b"]
-    in_a_thread(lambda: pipelines.insight(spark, topics=[topic], servers=servers))
+    checkpoint, target = str(tmp_path / "checkpoint"), f"{topic}-out"
+    options: dict[str, Any] = {"checkpoint": checkpoint, "servers": servers, "function": unchanged}
+    in_a_thread(lambda: pipelines.transform(spark, source=topic, target=target, **options))
+    assert read(broker, target) == ["a", "b"]
