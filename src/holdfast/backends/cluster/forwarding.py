@@ -96,8 +96,10 @@ class Lane:
         no_quorum: Callable[[Replica], HoldfastError],
         leaves: Callable[[], bool] = lambda: False,
         all_held: Held | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._partition = partition
+        self._patience_s = patience_s
         self._replica = replica
         self._peers = peers
         self._publish_here = publish_here
@@ -134,7 +136,7 @@ class Lane:
         published: asyncio.Future[BatchPublished] = self._loop.create_future()
         self._next_number += 1
         self._hold(self._next_number, len(batch))
-        deadline = self._loop.time() + PATIENCE_S
+        deadline = self._loop.time() + self._patience_s
         self._waiting.append(_Item(self._next_number, batch, has_ids, deadline, published, self._replica.end))
         if self._pump is None:
             self._send_waiting()
