@@ -121,7 +121,7 @@ async def test_no_flipped_bits_in_the_state_file_keep_the_broker_from_starting(s
     await store.stop()
     sound = state_file(store).read_bytes()
     rolled = dice("state file")
-    for turn in range(scaled(60, 2_000)):
+    for turn in range(scaled(30, 2_000)):
         for path in store.path.glob("state.sqlite*"):
             path.unlink()
         data = bytearray(sound)
