@@ -173,12 +173,6 @@ _GIVING = (
         (REJOINING, "theirs = self._ids_of_the_other()", "theirs = set()"),
     ),
     mutant(
-        "given-back",
-        "What was given without an id of its own is not recognised by its giver when it is given back (was here once).",
-        (REPLICA, "            if not batch.message_id:\n", "            if False:\n"),
-        profile="network",
-    ),
-    mutant(
         "given-too-early",
         "It is noted that everything was given before it was.",
         (

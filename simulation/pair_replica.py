@@ -9,7 +9,7 @@ from holdfast.consensus.members import Members, ReplicaId
 from holdfast.consensus.messages import Message, Ready
 from holdfast.consensus.raft import Raft
 from holdfast.consensus.timing import DEFAULT_TIMING
-from holdfast.model.entries import KIND_BATCH, KIND_COMMAND, KIND_MEMBERS, NOTE_HEAD_BYTES, Entry
+from holdfast.model.entries import KIND_COMMAND, KIND_MEMBERS, NOTE_HEAD_BYTES, Entry
 from holdfast.model.ids import LogIndex, TimestampMs
 from simulation.disk import Store
 from simulation.replica import Replica
@@ -133,14 +133,6 @@ class PairReplica(Replica):
                 self._publish(request, origin)
                 return
         super()._publish_once(request, origin)
-
-    def _remember(self, window: DedupeWindow, entry: Entry) -> None:
-        """What came without an id is known by the one it would be given with: its giver may give it back."""
-        super()._remember(window, entry)
-        if entry.kind == KIND_BATCH:
-            batch = Batch.decode(entry.payload)
-            if not batch.message_id:
-                window.remember(made_id(self.group, entry), batch.base_offset, TimestampMs(0))
 
     # --- sending --------------------------------------------------------------------------------------------
 
