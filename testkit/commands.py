@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from typing import IO, Any, Final
 from unittest import mock
 
 from holdfast.cli.app import main
+from testkit.wait import PATIENCE_S
 
 HOLDFAST: Final = (sys.executable, "-m", "holdfast.cli")
 # A command that takes longer than this is broken.
@@ -72,9 +74,21 @@ def holdfast(*arguments: str, given: bytes = b"", env: Mapping[str, str] | None 
         stdin.seek(0)
         with _as_if_typed(arguments, environment(**(env or {}))), _streams(stdin, stdout, stderr):
             code = _run_main()
+        wait_for_input_threads()
         stdout.seek(0)
         stderr.seek(0)
         return Ended(code, stdout.read(), stderr.read())
+
+
+def wait_for_input_threads() -> None:
+    """Call it before an input of `holdfast publish` is closed.
+
+    The thread that reads it may be about to read once more, and would take what the next file or socket of the same
+    number gets.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "input":
+            thread.join(PATIENCE_S)
 
 
 def _run_main() -> int:

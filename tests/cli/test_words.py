@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import typer
-from testkit.commands import environment, holdfast_process
+from testkit.commands import environment, holdfast_process, wait_for_input_threads
 
 from holdfast.cli import output, sources
 from holdfast.cli.pacing import paced
@@ -74,6 +74,7 @@ def test_amounts_as_people_read_them() -> None:
 def pipe() -> Iterator[tuple[int, int]]:
     read_fd, write_fd = os.pipe()
     yield read_fd, write_fd
+    wait_for_input_threads()
     os.close(read_fd)
 
 
