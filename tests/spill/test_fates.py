@@ -83,7 +83,7 @@ async def test_writes_that_were_not_tried_yet_are_not_taken_for_those_of_the_tra
 ) -> None:
     """The database does not take one of several, so they are stored one by one; it falls silent at the first."""
     store = await opened(deadline_ms_min=400, deadline_ms_max=400)
-    await store.create()
+    await store.create_in_store()
     prepare, connected = transaction.prepare, Writer._connected
 
     async def picky(connection: Any, writes: Sequence[Write], *more: Any) -> Any:

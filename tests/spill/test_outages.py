@@ -96,7 +96,7 @@ async def test_no_push_hangs_is_lost_doubled_or_overtaken(death: Death, opened: 
     """Pushers publish all the time, each to its own partition, one message after the other, without ids."""
     # Nothing but its deadline ends a push while the database is silent.
     store = await opened(server.url, deadline_ms_min=100, deadline_ms_max=DEADLINE_MS, timeout_s=10 * PATIENCE_S)
-    await store.create(partitions=PUSHERS)
+    await store.create_in_store(partitions=PUSHERS)
     sent = [0] * PUSHERS
     is_over = False
 

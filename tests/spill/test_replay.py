@@ -50,7 +50,7 @@ async def test_push_whose_fate_was_unknown_is_stored_once(
 ) -> None:
     """Without ids, and long after: all that is left of the push is what stands in the spill and in the database."""
     store = await opened(deadline_ms_min=400, deadline_ms_max=400)
-    await store.create()
+    await store.create_in_store()
     await store.push(b"before")
     await store.drained()
     connected = Writer._connected

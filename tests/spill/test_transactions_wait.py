@@ -19,7 +19,7 @@ from tests.spill.conftest import Open
 
 async def test_no_transaction_is_kept_in_the_spill_and_none_overtakes_what_is(opened: Open, server: Server) -> None:
     store = await opened(server.url, deadline_ms_min=100, deadline_ms_max=400)
-    await store.create()
+    await store.create_in_store()
     transactions = Transactions(store.broker, now_ms=now_ms, settings=Settings(commit_wait_ms=500))
     transactions.start()
 
