@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: one for each test process, with a database for each test; others to break."""
+"""Real PostgreSQL servers for tests: two for each test process, one of them to break, with a database for each test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import atexit
 import contextlib
 import hashlib
+import itertools
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,19 +39,48 @@ class Server:
     def __init__(self, path: Path, *settings: str) -> None:
         self.path = path
         self._server = EmbeddedServer(path, "max_connections=60", *settings, comes_back=False)
+        self._runs = self._has_template = False
+        # The database whose address is told; the server's own one without a name.
+        self.database: str | None = None
+        self.was_killed = False
         self.url = ""
 
     async def start(self) -> str:
         if not self.path.exists():
             subprocess.run(["cp", "-a", _made(), self.path], check=True)  # noqa: ASYNC221 - a tenth of a second
         self.url = await self._server.start()
+        self._runs = True
+        if self.database is not None:
+            self.url = on_database(self.url, self.database)
         return self.url
 
     async def stop(self) -> None:
         await self._server.stop()
+        self._runs = False
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         self._server.kill(number)
+        self.was_killed = True
+        self._runs = self._runs and number != signal.SIGKILL
+
+    async def begin(self, database: str) -> None:
+        """Run, with a new database of that name, which has the schema."""
+        self.database, self.was_killed = None, False
+        if not self._runs:
+            await self.start()
+            if not self._has_template:
+                await _make_template(self.url)
+                self._has_template = True
+        self.database = database
+        await _execute(self.url, f"CREATE DATABASE {database} TEMPLATE template_of_tests STRATEGY FILE_COPY")
+        self.url = on_database(self.url, database)
+
+    def end(self) -> None:
+        """Leave nothing to the next test: no process that was meddled with, and no settings."""
+        changes = self.path / "postgresql.auto.conf"
+        if self.was_killed or any(line[:1] not in ("#", "") for line in changes.read_text().splitlines()):
+            self.kill()
+            changes.write_text("")
 
 
 @cache
@@ -59,6 +90,37 @@ def _made() -> Path:
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     EmbeddedServer(path / "postgres")._make_ready()
     return path / "postgres"
+
+
+@asynccontextmanager
+async def breakable_server() -> AsyncIterator[Server]:
+    """The server of this process that tests may kill and pause, with a database of the test's own.
+
+    A test that changes its files needs a `Server` of its own.
+    """
+    server = _breakable()
+    await server.begin(f"t{next(_numbers)}")
+    try:
+        yield server
+    finally:
+        server.end()
+
+
+_numbers = itertools.count()
+
+
+@cache
+def _breakable() -> Server:
+    """Its disk is believed: what tests take away is processes, not power."""
+    path = Path(tempfile.mkdtemp(prefix="holdfast-tests-"))
+    server = Server(path / "postgres", "fsync=off", "autovacuum=off")
+
+    def end() -> None:
+        server.kill()
+        shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(end)
+    return server
 
 
 @cache

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from testkit.postgres import Server, database_for
+from testkit.postgres import Server, breakable_server, database_for
 
 from tests.postgres.stores import Opened, open_store
 
@@ -34,8 +34,15 @@ async def opened(url: str) -> AsyncIterator[Open]:
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    """One that may be broken. Its disk is believed: what these tests take away is processes, not power."""
+async def server() -> AsyncIterator[Server]:
+    """One that may be killed, paused and started again."""
+    async with breakable_server() as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def own_server(tmp_path: Path) -> AsyncIterator[Server]:
+    """One whose files a test may change as well."""
     made = Server(tmp_path / "postgres", "fsync=off", "autovacuum=off")
     await made.start()
     yield made

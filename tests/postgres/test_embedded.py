@@ -62,10 +62,10 @@ def test_broker_brings_its_own_database_and_finds_everything_after_a_kill(tmp_pa
         broker.terminate()
 
 
-async def test_server_that_was_left_is_found_by_another_path(tmp_path: Path, server: Server) -> None:
+async def test_server_that_was_left_is_found_by_another_path(tmp_path: Path, own_server: Server) -> None:
     link = tmp_path / "link"
-    link.symlink_to(server.path.parent)
-    left = server._server._process
+    link.symlink_to(own_server.path.parent)
+    left = own_server._server._process
     assert left is not None
     ending = asyncio.create_task(asyncio.to_thread(left.wait))  # somebody has to reap it
     again = EmbeddedServer(link / "postgres")
@@ -77,13 +77,13 @@ async def test_server_that_was_left_is_found_by_another_path(tmp_path: Path, ser
         await again.stop()
 
 
-async def test_password_is_used_and_never_shown(tmp_path: Path, server: Server) -> None:
-    await query(server.url, "SELECT set_config('log_statement', 'none', false)")
-    await query(server.url, f"CREATE ROLE app LOGIN PASSWORD '{SECRET}'")
-    await query(server.url, "CREATE DATABASE shop OWNER app")
-    (server.path / "pg_hba.conf").write_text("local all holdfast trust\nlocal all all scram-sha-256\n")
-    await query(server.url, "SELECT pg_reload_conf()")
-    sockets = server.url.partition("host=")[2]
+async def test_password_is_used_and_never_shown(tmp_path: Path, own_server: Server) -> None:
+    await query(own_server.url, "SELECT set_config('log_statement', 'none', false)")
+    await query(own_server.url, f"CREATE ROLE app LOGIN PASSWORD '{SECRET}'")
+    await query(own_server.url, "CREATE DATABASE shop OWNER app")
+    (own_server.path / "pg_hba.conf").write_text("local all holdfast trust\nlocal all all scram-sha-256\n")
+    await query(own_server.url, "SELECT pg_reload_conf()")
+    sockets = own_server.url.partition("host=")[2]
     url = f"postgresql://app:{QUOTED}@/shop?host={sockets}"
     shown: list[str] = []
     with BrokerProcess(tmp_path / "data", environment={"HOLDFAST_STORE": url}) as broker:
@@ -94,11 +94,11 @@ async def test_password_is_used_and_never_shown(tmp_path: Path, server: Server) 
             assert told.code == 0 and "shop at" in told.text
             shown.append(told.text + told.err)
         shown.append(str(broker.json("GET", "/v1/info")) + str(broker.json("GET", "/v1/cluster")))
-        server.kill()
+        own_server.kill()
         wait_until(lambda: broker.metric("holdfast_store_up") == 0, "the loss is noticed")
         shown.append(str(broker.call("POST", "/v1/topics/orders/messages", {"messages": [{"value": "x"}]})))
         shown.append(str(broker.call("GET", "/ready")))
-        await server.start()
+        await own_server.start()
         wait_until(lambda: broker.metric("holdfast_store_up") == 1, "it is back")
         broker.terminate()
         shown.append(broker.log())

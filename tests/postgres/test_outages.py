@@ -220,17 +220,17 @@ async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_
     assert len(await store.read()) == len(stored)
 
 
-async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, server: Server) -> None:
+async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, own_server: Server) -> None:
     """A standby takes over that did not have all of it yet: what is gone is gone, and nothing is mixed up."""
-    store = await opened(address=server.url)
+    store = await opened(address=own_server.url)
     database, notices = store.backend.database, store.backend.notices
     await store.create()
     await store.publish(b"a")
     await store.backend.set_cursor(T.topic, C, {0: Offset(1)})
-    await server.stop()
-    behind = server.path.with_name("behind")
-    subprocess.run(["cp", "-a", server.path, behind], check=True)  # noqa: ASYNC221 - a tenth of a second
-    await server.start()
+    await own_server.stop()
+    behind = own_server.path.with_name("behind")
+    subprocess.run(["cp", "-a", own_server.path, behind], check=True)  # noqa: ASYNC221 - a tenth of a second
+    await own_server.start()
     # What listens is the first to notice that the server was away, and the last to be there again.
     await until(lambda: database.is_up and notices._is_listening, "it is used again")
     skipped: list[str] = []
@@ -244,10 +244,10 @@ async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, serv
     await store.create("lost")
     for _ in range(40):  # a sequence is ahead of itself by 32
         await store.backend.set_cursor(T.topic, C, {0: Offset(3)})
-    await server.stop()
-    shutil.rmtree(server.path)
-    behind.rename(server.path)
-    await server.start()
+    await own_server.stop()
+    shutil.rmtree(own_server.path)
+    behind.rename(own_server.path)
+    await own_server.start()
     await until(lambda: store.backend.end_offset(T) == 1, "it is known what there is")
     await store.create("other")
     assert [topic.name for topic in store.backend.topics()] == ["t", "other"]
