@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from testkit import records
 from testkit.checker import Verdict, gap_list
-from testkit.programs import CannotBreak
+from testkit.machine import CannotBreak
 
 from chaos.run import Outcome
 from holdfast.testing import ClusterFailed

@@ -18,10 +18,10 @@ from testkit.checker import Verdict, check
 from testkit.cluster import BreakableCluster
 from testkit.disks import DiskKind
 from testkit.history import History, Place
+from testkit.machine import CannotBreak
 from testkit.nemesis import FAULTS, possible
 from testkit.nemesis.fault import Fault
 from testkit.nemesis.stage import HEALS_S, Bar, Stage
-from testkit.programs import CannotBreak
 from testkit.workload import Workload
 from testkit.workload.callbacks import Callbacks
 from testkit.workload.flood import Flood

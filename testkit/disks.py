@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-from testkit.programs import CannotBreak, call
+from testkit.machine import CannotBreak, call
 
 # `plain` is a directory as any other.
 DiskKind = Literal["plain", "small", "power"]

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from testkit.disks import Disk
-from testkit.programs import CannotBreak, missing
+from testkit.machine import CannotBreak, missing
 
 MIB: Final = 1 << 20
 

@@ -6,8 +6,8 @@ import random
 from typing import ClassVar, Final, Literal
 
 from testkit.disks import DiskKind
+from testkit.machine import missing
 from testkit.nemesis.stage import Stage
-from testkit.programs import missing
 
 # Faults of one layer do not know of each other and would undo each other's work: an episode has one of each, but for
 # `nodes`, whose faults take different nodes.

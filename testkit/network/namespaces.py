@@ -19,7 +19,7 @@ import random
 import subprocess
 from typing import Final
 
-from testkit.programs import CannotBreak, call
+from testkit.machine import CannotBreak, call
 
 _NOBODY: Final = "02:00:00:00:ff:ff"
 _NETWORKS: Final = range(1, 250)

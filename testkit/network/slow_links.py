@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from testkit.machine import CannotBreak, call, missing
 from testkit.network.namespaces import Network
 from testkit.network.router import DEVICE
-from testkit.programs import CannotBreak, call, missing
 
 _ROUTER_S: Final = 20.0
 Way = tuple[int, int]

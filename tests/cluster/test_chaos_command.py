@@ -16,7 +16,7 @@ from chaos.run import Outcome
 from testkit import records
 from testkit.checker import check
 from testkit.history import History
-from testkit.programs import CannotBreak
+from testkit.machine import CannotBreak
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from testkit.machine import CannotBreak, call
 from testkit.network.router import DEVICE, Router
 from testkit.network.slow_links import SlowLinks, why_not_slow
-from testkit.programs import CannotBreak, call
 
 ECHO = """
 import socket

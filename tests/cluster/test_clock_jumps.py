@@ -7,7 +7,7 @@ import time
 import pytest
 from testkit import clocks
 from testkit.cluster import BreakableCluster
-from testkit.programs import CannotBreak
+from testkit.machine import CannotBreak
 
 from holdfast.client import BlockingClient
 from holdfast.model.messages import NewMessage

@@ -14,8 +14,8 @@ from chaos import picture
 from chaos.run import Outcome, Plan, run
 from testkit import records
 from testkit.checker import CHECKS
+from testkit.machine import CannotBreak
 from testkit.nemesis import FAULTS, possible
-from testkit.programs import CannotBreak
 from testkit.sizes import dice
 
 from tests.spark import audit_by_hand
