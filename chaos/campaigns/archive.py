@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
 from testkit import checker
 from testkit.history import History, Place, Producer
+from testkit.spark import DriverProcess
 
 from chaos import report
 from chaos.report import Report
@@ -56,41 +55,9 @@ _COMPACTION: Final = ("--once", "--compact-files", "2", "--keep-replaced", "1s")
 Row = tuple[int, int]
 
 
-class Driver:
-    """The command in a process group of its own, so that Python, Java and their workers die together."""
-
-    def __init__(
-        self,
-        archive: Path,
-        servers: str,
-        log: Path,
-        topic: str = TOPIC,
-        master: str = "local[2]",
-        conf: Mapping[str, str] = _SMALL,
-    ) -> None:
-        self._log = log
-        self._command = [str(Path(sys.executable).parent / "holdfast"), "pipeline", "archive", topic]
-        self._command += ["--to", str(archive), "--server", servers, "--master", master]
-        self._command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-
-    def start(self, *options: str) -> subprocess.Popen[bytes]:
-        command = [*self._command, *options]
-        with open(self._log, "ab") as log:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-
-    def finish(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a driver come to its end."""
-        try:
-            assert process.wait(WORK_S) == 0, f"the driver failed: {self._log.read_text('utf-8')[-2000:]}"
-        finally:
-            kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> bool:
-    """Kill a driver; says whether that is what ended it."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    return process.wait() == -signal.SIGKILL
+def driver(archive: Path, servers: str, *options: str, log: Path) -> DriverProcess:
+    words = ("archive", TOPIC, "--to", str(archive), "--server", servers, *options)
+    return DriverProcess(*words, log=log, config=_SMALL)
 
 
 class Tally:
@@ -143,13 +110,7 @@ def _names(directory: Path) -> list[str]:
 
 def places(paths: list[Path]) -> list[Row]:
     """Partition and offset of every row in these files."""
-    found: list[Row] = []
-    for path in paths:
-        # Not as a dataset: of a path it would make columns.
-        with pq.ParquetFile(path) as file:
-            columns = file.read(columns=["partition", "offset"]).to_pydict()
-        found += zip(columns["partition"], columns["offset"], strict=True)
-    return found
+    return [(partition, offset) for partition, offset, _ in _rows(paths)]
 
 
 def check(archive: Path) -> int:
@@ -185,13 +146,10 @@ def archived(archive: Path) -> int:
     return sum(extent.rows for extent in topics[TOPIC].partitions.values()) if topics else 0
 
 
-def values(paths: list[Path]) -> list[bytes]:
-    return sorted(value for *_, value in _rows(paths))
-
-
 def _rows(paths: list[Path]) -> Iterator[tuple[int, int, bytes]]:
     """Partition, offset and value of every row in these files."""
     for path in paths:
+        # Not as a dataset: of a path it would make columns.
         with pq.ParquetFile(path) as file:
             columns = file.read(columns=["partition", "offset", "value"]).to_pydict()
         yield from zip(columns["partition"], columns["offset"], columns["value"], strict=True)
@@ -219,7 +177,7 @@ def _run(kills: int, directory: Path, outcome: Outcome, on_kill: Callable[[str],
     tally = Tally(kills)
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking() as broker:
         broker.create_topic(TOPIC, partitions=PARTITIONS)
-        driver = Driver(archive, cluster.url, directory / "driver.log")
+        log = directory / "driver.log"
         for number in range(tally.tries_max):
             if tally.is_enough:
                 break
@@ -227,14 +185,12 @@ def _run(kills: int, directory: Path, outcome: Outcome, on_kill: Callable[[str],
             if not is_compaction:
                 publish(broker, history, book, dice)
             goal = history.sent if is_compaction else history.sent - BURST + 1
-            process = driver.start(*(_COMPACTION if is_compaction else _BATCHES))
-            try:
+            with driver(archive, cluster.url, *(_COMPACTION if is_compaction else _BATCHES), log=log) as killed:
                 # All is archived, and what it writes is a compaction; or it is in the middle of archiving.
-                wait_for(lambda: archived(archive) >= goal, process)  # noqa: B023
+                wait_for(lambda: archived(archive) >= goal, killed.process)  # noqa: B023
                 when, is_now = dice.choice(list(moments(archive, dice).items()))
-                wait_for(is_now, process)
-            finally:
-                was_alive = kill(process)
+                wait_for(is_now, killed.process)
+                was_alive = killed.kill()
             rows = check(archive)
             work = "compacted" if is_compaction else "archived"
             is_hit = was_alive and is_unfinished(archive, history.sent, is_compaction=is_compaction)
@@ -242,7 +198,9 @@ def _run(kills: int, directory: Path, outcome: Outcome, on_kill: Callable[[str],
             outcome.faults[f"killed while it {work}"] += is_hit
             found = f"{rows:,} rows in {len(reader.load().files)} files, each offset once"
             on_kill(f"kill {number + 1}: while it {work}, when {when}{'' if is_hit else ' (too late)'}; {found}")
-        driver.finish(driver.start(*_COMPACTION))
+        with driver(archive, cluster.url, *_COMPACTION, log=log) as last:
+            last.process.communicate(timeout=WORK_S)
+            assert last.process.returncode == 0, f"the last driver failed: {last.log()[-2000:]}"
         check(archive)
         state = reader.load()
         _collect(history, "archive", [reader.files / path for path in state.files])

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from chaos.campaigns import archive
+from testkit.spark import DriverProcess
 
 from holdfast.spark.archive_files import ArchiveWriter
 from holdfast.spark.archive_format import ArchivedTopic, Commit, Extent
 
 
-def test_kill_that_came_too_late_does_not_count() -> None:
-    ended = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
-    ended.wait()
-    waiting = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    with waiting:
-        assert archive.kill(waiting) and not archive.kill(ended)
+def test_kill_that_came_too_late_does_not_count(tmp_path: Path) -> None:
+    with DriverProcess("archive", "--help", log=tmp_path / "log") as alive:
+        assert alive.kill()
+    with DriverProcess("archive", "--help", log=tmp_path / "log") as ended:
+        ended.process.communicate()
+        assert not ended.kill()
     tally = archive.Tally(3)
     tally.hits["archived"] += 5
     assert not tally.is_enough and str(tally) == "5 of 2 while it archived, 0 of 1 while it compacted"
