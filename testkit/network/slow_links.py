@@ -81,9 +81,6 @@ class SlowLinks(Network):
                     self._route(sender, receiver, is_slow=True)
                 self._slow.add((sender, receiver))
 
-    def slow_down_all(self, *, delay_ms: float, jitter_ms: float, loss: float, seed: int) -> None:
-        self.slow_down(self._ways(), delay_ms=delay_ms, jitter_ms=jitter_ms, loss=loss, seed=seed)
-
     def speed_up(self) -> None:
         """Ways are as fast as they are; what is under way arrives."""
         with self._lock:
