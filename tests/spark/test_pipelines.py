@@ -38,7 +38,8 @@ def test_pipeline_reads_a_topic_and_writes_another_one_and_goes_on_when_it_is_ru
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         command = [str(Path(sys.executable).parent / "spark-pipelines"), "run", "--spec", "spark-pipeline.yml"]
-        command += conf_options(SMALL_SESSION)
+        # Spark gives a Python worker ten seconds to start, which a busy machine may need.
+        command += conf_options(SMALL_SESSION | {"spark.sql.pipelines.maxFlowRetryAttempts": "20"})
         # The second run fails where the first has left a table.
         for some in (orders[:500], orders[500:]):
             broker.publish_many("pipeline-orders", some)
