@@ -24,9 +24,10 @@ class BlockingReceiver:
     def __init__(self, address: str) -> None:
         self._wanted = address
         self._thread = LoopThread()
+        # Taken from the receiver and not handed out yet.
         self._ready: deque[ReceivedMessage] = deque()
-        self.handed_out = 0
-        self._unsaid = 0
+        # How many messages were handed out before the last one that was asked for: these are processed.
+        self._finished = 0
         self._said_s = 0.0
         try:
             self._receiver = self._thread.run(self._open())
@@ -50,13 +51,18 @@ class BlockingReceiver:
     ) -> None:
         if self._thread.is_running:
             # The one that was worked on when an error came is not processed; those before it are.
-            self._thread.run(self._done(self._unsaid if error is None else self._unsaid - 1))
+            self._thread.run(self._done(self.handed_out if error is None else self._finished))
         self.close()
+
+    @property
+    def handed_out(self) -> int:
+        """How many messages `get` has returned."""
+        return self._receiver.handed_out - len(self._ready)
 
     def done(self) -> None:
         """Everything that was handed out is processed; asking for more says the same."""
-        self._thread.run(self._done(self._unsaid))
-        self._unsaid, self._said_s = 0, time.monotonic()
+        self._thread.run(self._done(self.handed_out))
+        self._said_s = time.monotonic()
 
     def close(self) -> None:
         """Listen no more, and hang up. What is not processed comes again, to whoever listens there next."""
@@ -73,15 +79,17 @@ class BlockingReceiver:
 
     def get(self) -> ReceivedMessage:
         """The next message; those before it are processed. Raises `ClientClosed`."""
+        self._finished = self.handed_out
         if not self._ready:
-            self._ready += self._thread.run(self._receiver.get_many(_TAKE_MESSAGES_MAX))
-            self._unsaid, self._said_s = 0, time.monotonic()
+            self._thread.run(self._take())
+            self._said_s = time.monotonic()
         elif time.monotonic() - self._said_s > _TELL_S:
             self.done()
-        self.handed_out += 1
-        self._unsaid += 1
         return self._ready.popleft()
 
-    async def _done(self, count: int) -> None:
-        if count > 0:
-            self._receiver.done(count)
+    async def _take(self) -> None:
+        self._ready += await self._receiver.get_many(_TAKE_MESSAGES_MAX)
+
+    async def _done(self, through: int) -> None:
+        if through > self._receiver.processed:
+            self._receiver.done(through - self._receiver.processed)

@@ -220,8 +220,8 @@ class Receiver:
         self._seen: dict[_StreamKey, _Seen] = {}
         # Numbers of messages, in the order they came: the last that came, was handed out, and is processed.
         self._arrived_number = 0
-        self._handed_out = 0
-        self._processed = 0
+        self.handed_out = 0
+        self.processed = 0
         self._news = asyncio.Event()
         self._hung_up = asyncio.Event()
         self._flusher: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -297,7 +297,7 @@ class Receiver:
     async def get_many(self, messages_max: int = 1000) -> list[ReceivedMessage]:
         """The next messages, at least one; those before them are processed."""
         self.done()
-        if self._handed_out % _HAND_OUT_MAX == 0:
+        if self.handed_out % _HAND_OUT_MAX == 0:
             await asyncio.sleep(0)
         while not self._queue:
             if self._is_closed:
@@ -306,16 +306,16 @@ class Receiver:
             await self._news.wait()
         taken = [self._queue.popleft() for _ in range(min(messages_max, len(self._queue)))]
         self._queued_bytes -= sum(size for _, size in taken)
-        self._handed_out += len(taken)
+        self.handed_out += len(taken)
         if not self._is_reading and self._queued_bytes < _BUFFER_BYTES_MAX // 2:
             self._read(True)
         return [ReceivedMessage(received) for received, _ in taken]
 
     def done(self, count: int | None = None) -> None:
         """Everything that was handed out is processed, or the next `count` messages of it are."""
-        through = self._handed_out if count is None else min(self._handed_out, self._processed + count)
-        if through > self._processed:
-            self._processed = through
+        through = self.handed_out if count is None else min(self.handed_out, self.processed + count)
+        if through > self.processed:
+            self.processed = through
             self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -326,7 +326,7 @@ class Receiver:
     def _flush(self) -> None:
         self._flusher = None
         for connection in self._connections:
-            connection.acknowledge(self._processed)
+            connection.acknowledge(self.processed)
 
     # --- what comes -----------------------------------------------------------------------------------
 
@@ -355,7 +355,7 @@ class Receiver:
                     key = (stream, partition, topic)
                     seen = self._seen.pop(key, None) or _Seen()
                     self._seen[key] = seen  # behind all others
-                number = seen.take(offset, number, self._processed)
+                number = seen.take(offset, number, self.processed)
             if number > self._arrived_number:
                 self._arrived_number = number
                 self._queue.append((message, each_bytes))
