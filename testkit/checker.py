@@ -1,8 +1,8 @@
-"""Holds what everybody was told against what the nodes serve. Pure: a history in, violations out.
+"""Compares what clients were told with what the nodes serve. Pure: a history goes in, violations come out.
 
-Every check is a function of its own and says which promise it is about; `CHECKS` lists them. Nothing here knows how the
-broker works, and nothing is forgiven: an unknown outcome may be there or not, everything else is either so or a
-violation. Several million deliveries are judged within seconds.
+Each check is a function that guards one promise; `CHECKS` lists them. The checks know nothing of the broker's code. A
+message with an unknown outcome may be stored or not; every other difference is a violation. Several million deliveries
+are judged within seconds.
 """
 
 from __future__ import annotations
@@ -203,6 +203,14 @@ def misplaced(case: Case) -> Iterator[str]:
                     f"{case.at(place)}: {case.name(row)} was acknowledged at {case.sent.offset[row]}, {copy.node} has "
                     f"{case.history.named(other)} there"
                 )
+            if not is_there.all():
+                # A message that the node has nowhere is lost, which is another check.
+                everywhere = np.concatenate([case.rows_of(one) for one in case.of_node(copy.node)])
+                for row in map(int, np.intersect1d(rows[~is_there], everywhere)):
+                    yield (
+                        f"{case.at(place)}: {case.name(row)} was acknowledged at {case.sent.offset[row]}, {copy.node} "
+                        "has it elsewhere"
+                    )
 
 
 def unsent(case: Case) -> Iterator[str]:

@@ -322,6 +322,17 @@ def test_message_that_stands_in_another_topic_was_not_sent_there(told: Told) -> 
     assert check(history).counts["never sent"] == 1
 
 
+def test_message_that_stands_in_another_partition_is_not_where_it_was_acknowledged(told: Told) -> None:
+    told.seen, told.tails = [], []
+    told.sent.append(Sent("q", 0, 5.0, offset=5))
+    history = told.history()
+    for node in NODES:
+        history.add_copy(node, history.place("t", 1), "d", content([0], [history.message(b"q/0")]))
+    verdict = check(history)
+    assert {kind for kind, count in verdict.counts.items() if count} == {"not where it was acknowledged"}
+    assert verdict.counts["not where it was acknowledged"] == len(NODES)
+
+
 def test_topic_of_another_workload_is_looked_at_only_for_what_all_nodes_serve(tmp_path: Path) -> None:
     history = History(members=("n1", "n2"), foreign_topics={"queue-1"})
     for node in history.members:
