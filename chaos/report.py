@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -49,7 +50,6 @@ class Report:
         self._campaign = campaign
         self._options = options
         self._runs: list[dict[str, Any]] = []
-        self._is_impossible = False
         self.directory = options.results / f"{campaign}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.directory.mkdir(parents=True, exist_ok=True)
         self.say(f"seed {options.seed}")
@@ -58,18 +58,24 @@ class Report:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def attempt(self, replay: str) -> Iterator[None]:
-        """A run that may be impossible here, or whose cluster may not come up."""
+    def attempt(self, replay: str = "", faults: Sequence[str] = ()) -> Iterator[None]:
+        """A run of these faults that may be impossible here, whose brokers may not start, or that may not go on."""
+        replay = replay or f"python -m chaos {self._campaign} --seed {self.seed}, and the other options of this run"
         try:
             yield
         except CannotBreak as error:
-            self._is_impossible = True
-            self.say(f"cannot be done on this machine: {error}")
+            self.skipped |= dict.fromkeys(faults or [self._campaign], str(error))
         except ClusterFailed as error:
             self.verdict.add("did not go on", [f"no cluster came up: {error}"])
             self.say(f"no cluster came up; repeat with\n  {replay}\n{error}")
+        except AssertionError as error:
+            self.verdict.add("did not go on", [str(error)])
+            self.say(f"{traceback.format_exc()}repeat with: {replay}")
 
     def add(self, outcome: Outcome) -> None:
+        if not outcome.history.acknowledged:
+            # Nothing was promised, so no other check can fail.
+            outcome.verdict.add("did not go on", ["nothing was acknowledged in the whole run"])
         self.verdict.merge(outcome.verdict)
         self.faults.update(outcome.faults)
         self.totals.update({"runs": 1, **outcome.totals})
@@ -123,7 +129,7 @@ class Report:
         self.say(f"report: {self.directory / 'report.json'}")
         if not self.verdict.is_clean:
             return 1
-        return 2 if self._is_impossible and not self._runs else 0
+        return 0 if self._runs else 2
 
     def _table(self) -> Table:
         table = Table("what", "how much")

@@ -245,5 +245,6 @@ def main(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         directory.mkdir(parents=True, exist_ok=True)
-        made.add(run(options.kills, options.seed, directory, made.say))
+        with made.attempt():
+            made.add(run(options.kills, options.seed, directory, made.say))
     return made.finish()

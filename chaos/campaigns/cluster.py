@@ -31,7 +31,7 @@ def main(options: argparse.Namespace) -> int:
     with made.progress("faults", sum(len(plan.faults) for plan in chosen)) as move:
         for plan in chosen:
             move(plan.faults[0], 0)
-            with made.attempt(plan.replay):
+            with made.attempt(plan.replay, plan.faults):
                 made.add(run(plan))
             move(plan.faults[-1], len(plan.faults))
     return made.finish()

@@ -29,6 +29,7 @@ from chaos import report
 from chaos.report import Report
 from chaos.run import Outcome
 from holdfast.client import Client, HoldfastError, connect
+from holdfast.testing import ClusterFailed
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 3
@@ -86,8 +87,13 @@ def run(outages: int, seed: int, brokers: int = 1, on_change: Callable[[str], ob
     outcome = Outcome(seed, replay, History(members=("database",)), began=time.monotonic())
     with tempfile.TemporaryDirectory(prefix="holdfast-outage-") as directory:
         scene = BrokersOverDatabase(Path(directory), small_disks=os.geteuid() == 0, brokers=brokers)
-        asyncio.run(_run(scene, outages, random.Random(seed), outcome, on_change))
-        outcome.verdict = check(outcome.history)
+        try:
+            asyncio.run(_run(scene, outages, random.Random(seed), outcome, on_change))
+            outcome.verdict = check(outcome.history)
+        except (AssertionError, ClusterFailed) as error:
+            # It broke off before it was known what is stored.
+            outcome.history.stalls.append(str(error))
+            outcome.verdict = check(outcome.history, ["did not go on"])
         if not outcome.verdict.is_clean:
             outcome.logs = {broker.id: broker.log() for broker in scene.brokers}
     outcome.seconds = time.monotonic() - outcome.began
@@ -143,12 +149,12 @@ async def _collect(scene: BrokersOverDatabase, history: History) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     report.add_options(parser)
-    parser.add_argument("--outages", type=int, default=100)
-    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--outages", type=int, default=100, help="how many, one after the other")
+    parser.add_argument("--brokers", type=int, default=1, help="over the same database")
 
 
 def main(options: argparse.Namespace) -> int:
     made = Report("outage", options)
-    with made.progress("outages", options.outages) as move:
+    with made.progress("outages", options.outages) as move, made.attempt():
         made.add(run(options.outages, options.seed, options.brokers, lambda name: move(name, 1)))
     return made.finish()

@@ -91,7 +91,12 @@ class Pair:
         return answer.content["pair"] if answer.status == 200 else {}
 
     def primary(self) -> str:
-        return next(node for node in "ab" if self.standing(node).get("role") == "primary")
+        """On a busy machine one that leads may not answer the first time."""
+
+        def found() -> str:
+            return next((node for node in "ab" if self.standing(node).get("role") == "primary"), "")
+
+        return wait_until(found, "one of them is the primary")
 
     def is_together(self) -> bool:
         stands = [self.standing(node) for node in "ab"]
@@ -360,14 +365,14 @@ async def _split_long(pair: Pair, clients: Clients, dice: random.Random, name: s
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     report.add_options(parser)
-    parser.add_argument("--failovers", type=int, default=200)
+    parser.add_argument("--failovers", type=int, default=200, help="faults, one after the other")
     parser.add_argument("--splits", type=int, default=2, help="how many splits with many messages on both sides")
     parser.add_argument("--per-side", type=int, default=PER_SIDE, help="messages on each side of such a split")
 
 
 def main(options: argparse.Namespace) -> int:
     made = Report("pair", options)
-    with made.progress("failovers", options.failovers) as move:
+    with made.progress("failovers", options.failovers) as move, made.attempt():
         made.add(
             run(
                 options.failovers,

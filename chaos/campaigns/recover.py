@@ -130,7 +130,7 @@ class Recovery:
             out, _ = await asyncio.to_thread(process.communicate, None, RUN_S_MAX)
         if process.returncode:
             said = (await asyncio.to_thread(self._log.read_text)).splitlines()[-_SAID_LINES:]
-            raise RuntimeError("\n".join((f"the recovery ended with {process.returncode}:", *said)))
+            raise AssertionError("\n".join((f"the recovery ended with {process.returncode}:", *said)))
         verdict: dict[str, Any] = json.loads(out.splitlines()[-1])
         return verdict
 
@@ -181,12 +181,13 @@ async def round_of_kills(target: str, root: Path, dice: random.Random, count: in
 
 
 def as_history(expected: Values, found: Values) -> History:
-    """Each partition as the messages of one producer, which has been promised all of them, in order."""
+    """Each partition as the messages of one producer, which was told that they are there, in order."""
     history = History(members=("store",))
     for (queue, number), values in expected.items():
         book = history.producer(f"{queue}-{number}", queue)
+        where = history.place(queue, number)
         for sequence in book.send(len(values), time.monotonic()):
-            book.acknowledge(sequence, time.monotonic())
+            book.acknowledge(sequence, time.monotonic(), where, sequence)
     for place in expected | found:
         history.add_values("store", Place(*place), found.get(place, []))
     return history
@@ -203,6 +204,7 @@ async def _run(kills: int, events_each: int, made: Report) -> None:
         for number in count():
             if done >= kills:
                 break
+            assert number <= kills, f"{done} of {kills} kills hit a recovery that had something left to store"
             few = min(KILLS_EACH, kills - done)
             began = time.monotonic()
             async with (_database if number % 2 == 0 else _broker)(Path(temporary) / f"store-{number}") as target:
@@ -247,5 +249,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     made = Report("recover", options)
-    asyncio.run(_run(options.kills, options.events, made))
+    with made.attempt():
+        asyncio.run(_run(options.kills, options.events, made))
     return made.finish()

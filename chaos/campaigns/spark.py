@@ -319,5 +319,6 @@ def main(options: argparse.Namespace) -> int:
         for number, query in enumerate(QUERIES if options.query is None else (options.query,)):
             made.say(f"a query that writes {'another topic' if query == 'copy' else query}")
             (directory / query).mkdir(parents=True)
-            made.add(run(query, options.rounds, options.seed + number, directory / query, made.say))
+            with made.attempt():
+                made.add(run(query, options.rounds, options.seed + number, directory / query, made.say))
     return made.finish()

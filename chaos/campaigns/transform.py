@@ -183,18 +183,19 @@ def as_history(found: Found, expected: Found) -> History:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     report.add_options(parser)
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=int, default=20, help="how many kills hit a driver at work")
 
 
 def main(options: argparse.Namespace) -> int:
     made = Report("transform", options)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as directory:
-        found, expected = run(options.kills, random.Random(options.seed), Path(directory), on_kill=made.say)
-    history = as_history(found, expected)
-    replay = f"{sys.executable} -m chaos transform --kills {options.kills} --seed {options.seed}"
-    verdict = check(history, PROMISED)
-    outcome = Outcome(options.seed, replay, history, verdict, began, time.monotonic() - began)
-    outcome.faults["the driver was killed"] = options.kills
-    made.add(outcome)
+    with made.attempt():
+        with tempfile.TemporaryDirectory() as directory:
+            found, expected = run(options.kills, random.Random(options.seed), Path(directory), on_kill=made.say)
+        history = as_history(found, expected)
+        replay = f"{sys.executable} -m chaos transform --kills {options.kills} --seed {options.seed}"
+        verdict = check(history, PROMISED)
+        outcome = Outcome(options.seed, replay, history, verdict, began, time.monotonic() - began)
+        outcome.faults["the driver was killed"] = options.kills
+        made.add(outcome)
     return made.finish()

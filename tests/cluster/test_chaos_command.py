@@ -58,7 +58,8 @@ def test_report_of_a_run_that_is_not_clean_has_all_to_look_into_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = History()
-    history.producer("p", "t").send(1, 1.0)
+    book = history.producer("p", "t")
+    book.acknowledge(book.send(1, 1.0)[0], 1.5)
     report = report_in(tmp_path)
     report.add(outcome_of(history))
     assert report.finish() == 0
@@ -77,9 +78,30 @@ def test_report_of_a_run_that_is_not_clean_has_all_to_look_into_it(
 
 def test_run_that_is_impossible_here_is_neither_clean_nor_broken(tmp_path: Path) -> None:
     report = report_in(tmp_path)
-    with report.attempt("again"):
+    with report.attempt("again", ["power loss"]):
         raise CannotBreak("there is no mkfs")
     assert report.finish() == 2
+    assert report.skipped == {"power loss": "there is no mkfs"}
+
+
+def test_campaign_without_any_run_is_no_success(tmp_path: Path) -> None:
+    assert report_in(tmp_path).finish() == 2
+
+
+def test_run_in_which_nothing_was_acknowledged_is_not_clean(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    history = History()
+    history.producer("p", "t").send(1, 1.0)
+    report.add(outcome_of(history))
+    assert report.finish() == 1 and report.verdict.counts["did not go on"] == 1
+
+
+def test_run_that_breaks_off_is_told_in_the_report(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    with report.attempt("again"):
+        raise AssertionError("not within 240 s: batches go on")
+    assert report.finish() == 1
+    assert "batches go on" in (report.directory / "report.json").read_text("utf-8")
 
 
 # --- what pipelines are held against ----------------------------------------------------------------------------------
@@ -93,8 +115,16 @@ def test_recovery_that_loses_repeats_or_reorders_is_found() -> None:
 
     assert found(expected["orders", 0]) == []
     assert found([]) == ["acknowledged and lost"] * 3
-    assert found([b"orders-0/0", b"orders-0/2", b"orders-0/1"]) == ["out of order of a producer"]
+    reordered = ["not where it was acknowledged"] * 2 + ["out of order of a producer"]
+    assert found([b"orders-0/0", b"orders-0/2", b"orders-0/1"]) == reordered
     assert found([b"orders-0/0", b"orders-0/1", b"orders-0/2", b"orders-0/2"]) == ["stored twice"]
+
+
+def test_recovery_into_another_partition_is_found() -> None:
+    expected = {("orders", 0): [b"orders-0/0", b"orders-0/1"], ("orders", 1): [b"orders-1/0"]}
+    moved = {("orders", 0): [b"orders-0/0"], ("orders", 1): [b"orders-1/0", b"orders-0/1"]}
+    (found,) = check(recover.as_history(expected, moved)).examples
+    assert found.kind == "not where it was acknowledged" and "orders-0/1" in found.detail
 
 
 def test_transform_that_loses_repeats_or_invents_is_found() -> None:
