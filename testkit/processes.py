@@ -65,7 +65,11 @@ class BrokerProcess:
         with self._log_file().open("wb") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         process = self._process
-        wait_until(lambda: ready.exists() or process.poll() is not None, "the broker starts")
+        try:
+            wait_until(lambda: ready.exists() or process.poll() is not None, "the broker starts")
+        except BaseException:
+            self.kill()
+            raise
         if not ready.exists():
             self.kill()
             raise AssertionError(f"the broker did not start: {self.log()}")
@@ -231,8 +235,16 @@ def is_alive(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """The processes that any thread of a process has started and that are still there."""
-    lists = [path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for listed in lists for child in listed.split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, path.read_text("ascii").split())
+    return found
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants."""
+    return [pid, *(one for child in children(pid) for one in family(child))]
 
 
 def _address(text: str) -> tuple[str, int]:

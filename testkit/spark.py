@@ -19,6 +19,7 @@ import pyspark
 from holdfast.spark import class_archive
 from holdfast.spark.java import find_java
 from holdfast.testing import ports
+from testkit.processes import children
 from testkit.wait import wait_until
 
 START_S: Final = 90.0
@@ -106,7 +107,7 @@ class SparkCluster:
         """The processes of all executors."""
         found = []
         for worker in self._processes[1:]:
-            for pid in _children(worker.pid):
+            for pid in children(worker.pid):
                 with contextlib.suppress(OSError):
                     if EXECUTOR.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                         found.append(pid)
@@ -116,7 +117,7 @@ class SparkCluster:
         """Kill a worker with its executors, as the loss of a machine does; another one comes in its place."""
         worker = self._processes.pop(1)
         self._hosts.pop(0)
-        for pid in _children(worker.pid):
+        for pid in children(worker.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         worker.kill()
@@ -285,14 +286,6 @@ def bare_python(directory: Path) -> Path:
     script.write_text(_BARE_PYTHON.format(python=sys.executable, packages=sysconfig.get_path("purelib")), "utf-8")
     script.chmod(0o755)
     return script
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text("ascii").split())
-    return found
 
 
 def _pipe(process: subprocess.Popen[bytes]) -> IO[bytes]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from testkit.history import History
+from testkit.processes import family
 from testkit.wait import wait_until
 
 from chaos import report
@@ -48,19 +49,10 @@ class Local:
     }
 
 
-def processes(root: int) -> Iterator[int]:
-    """A process and all its descendants."""
-    yield root
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{root}/task").iterdir():
-            for child in (task / "children").read_text("ascii").split():
-                yield from processes(int(child))
-
-
 def memory_bytes(root: int) -> dict[str, int]:
     """Bytes that the processes of each kind hold, without what they share."""
     found: dict[str, int] = {"driver": 0, "java": 0, "workers": 0}
-    for pid in processes(root):
+    for pid in family(root):
         with contextlib.suppress(OSError, ValueError):
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             sizes = dict(
@@ -73,7 +65,8 @@ def memory_bytes(root: int) -> dict[str, int]:
 
 def run(seconds: float, seed: int, directory: Path) -> Outcome:
     """What is copied is deleted after a minute, so that only its publishing is in the history."""
-    outcome = Outcome(seed, f"{sys.executable} -m chaos soak --seconds {seconds:g}", History(), began=time.monotonic())
+    replay = f"{sys.executable} -m chaos soak --seconds {seconds:g} --seed {seed}"
+    outcome = Outcome(seed, replay, History(), began=time.monotonic())
     with LocalCluster(nodes=1) as cluster, cluster.connect_blocking(timeout_s=120) as broker:
         for topic in (TOPIC, COPY):
             broker.create_topic(topic, partitions=PARTITIONS, retention_ms=60_000)
@@ -81,16 +74,20 @@ def run(seconds: float, seed: int, directory: Path) -> Outcome:
         quarters: list[dict[str, int]] = [{}, {}, {}, {}]
         try:
             with Publisher(broker, random.Random(seed), outcome.history):
-                root = driver.start().pid
+                process = driver.start()
                 wait_until(lambda: driver.batches > 1, "the query runs", _START_S)
                 begun, before = time.monotonic(), driver.batches
                 while (passed_s := time.monotonic() - begun) < seconds:
                     most = quarters[int(4 * passed_s / seconds)]
-                    for kind, size in memory_bytes(root).items():
+                    for kind, size in memory_bytes(process.pid).items():
                         most[kind] = max(most.get(kind, 0), size)
                     time.sleep(_LOOK_S)
+                    # One that has ended holds no memory, and one that does nothing needs no more.
+                    assert process.poll() is None, f"the driver ended with {process.returncode}"
         finally:
             driver.close()
+    assert all(quarters), f"{seconds:g} s are too short to look at the memory in each quarter"
+    assert driver.batches > before, "no batch was written"
     outcome.totals["batches"] = driver.batches - before
     for number, most in enumerate(quarters, 1):
         outcome.totals.update({f"MiB of {kind}, quarter {number}": size // _MIB for kind, size in most.items()})
@@ -108,11 +105,11 @@ def grown(quarters: list[dict[str, int]]) -> Iterator[str]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     report.add_options(parser)
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seconds", type=float, default=600.0, help="for how long")
 
 
 def main(options: argparse.Namespace) -> int:
     made = Report("soak", options)
-    with tempfile.TemporaryDirectory() as directory:
+    with made.attempt(), tempfile.TemporaryDirectory() as directory:
         made.add(run(options.seconds, options.seed, Path(directory)))
     return made.finish()
