@@ -39,10 +39,11 @@ _WATCH_EVERY_S: Final = 0.2
 class Changes:
     """What is done to the members of one cluster, one change after the other. `members` are those that belong."""
 
-    def __init__(self, stage: Stage, dice: random.Random, count: int, on_change: Callable[[str], object]) -> None:
+    def __init__(self, stage: Stage, seed: int, count: int, on_change: Callable[[str], object]) -> None:
         self._stage = stage
         self._cluster = stage.cluster
-        self._dice = dice
+        self._seed = seed
+        self._dice = random.Random(f"{seed}/members")
         self._count = count
         self._on_change = on_change
         self.members = set(stage.nodes[:FOUNDERS])
@@ -52,7 +53,9 @@ class Changes:
 
     def __call__(self, stage: Stage) -> None:
         stage.progresses("the time before the first change", _BEFORE)
-        for _ in range(self._count):
+        for number in range(self._count):
+            # Each change has dice of its own: how often the one before had to be asked for does not matter.
+            self._dice = random.Random(f"{self._seed}/members/{number}")
             self._on_change(self._one())
             stage.progresses("a change of members")
             if stage.history.stalls:
@@ -227,7 +230,7 @@ def run(changes: int, seed: int, *, has_network: bool, on_change: Callable[[str]
     with BreakableCluster(NODES, has_network=has_network, founders=FOUNDERS) as cluster:
         flood = Flood(cluster, outcome.history, str(seed), RATE)
         stage = Stage(cluster, outcome.history, [flood], HEALS_S, bars=outcome.bars, notes=outcome.notes)
-        made = Changes(stage, random.Random(f"{seed}/members"), changes, on_change)
+        made = Changes(stage, seed, changes, on_change)
         asyncio.run(conduct(stage, outcome, made, watch_every_s=_WATCH_EVERY_S))
     outcome.faults = made.done + Counter({f"{kind} meanwhile": count for kind, count in made.disturbed.items()})
     return outcome
@@ -245,6 +248,6 @@ def main(options: argparse.Namespace) -> int:
     with made.progress("changes", options.changes) as move:
         for turn, start in enumerate(range(0, options.changes, options.per_cluster)):
             count, seed = min(options.per_cluster, options.changes - start), options.seed + turn
-            with made.attempt(f"python -m chaos members --changes {count} --seed {seed}"):
+            with made.attempt(f"python -m chaos members --changes {count} --per-cluster {count} --seed {seed}"):
                 made.add(run(count, seed, has_network=not options.no_network, on_change=lambda name: move(name, 1)))
     return made.finish()
