@@ -7,6 +7,7 @@ import importlib
 import logging
 import signal
 import sys
+from types import FrameType
 from typing import Final, NamedTuple
 
 
@@ -27,6 +28,16 @@ CAMPAIGNS: Final = {
     "transform": Campaign("kills of the driver of transforms", "--kills 20"),
     "soak": Campaign("a long stream takes no more and more memory", "--seconds 600"),
 }
+
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End the campaign, which takes its mounts and namespaces away; a second signal must not break that off."""
+    for each in _ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -51,9 +62,8 @@ def main(words: list[str] | None = None) -> int:
     )
     module.add_options(parser)
     options = parser.parse_args(words[1:])
-    # A campaign that is ended leaves no mounts and namespaces behind.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    for number in _ENDING:
+        signal.signal(number, _end)
     # That clients lose brokers is what is wanted here.
     logging.getLogger("holdfast.client").setLevel(logging.ERROR)
     code: int = module.main(options)
