@@ -41,6 +41,8 @@ LONG_RATE: Final = 1_500.0
 _LONG_DISK_BYTES: Final = 4 << 30
 _LONG_SETTINGS: Final[Mapping[str, Setting]] = {"segment_bytes": 1_000_000}
 _BEFORE_S: Final = 60.0
+# So many messages are acknowledged before the first fault, so that there is something to lose.
+_BEFORE_MESSAGES: Final = 100
 _END_S: Final = 120.0
 BEGUN_S: Final = 0.5
 
@@ -167,7 +169,7 @@ def run(plan: Plan, tell: Tell | None = None) -> Outcome:
         ends_at = time.monotonic() + (plan.minutes or 0.0) * 60
         if plan.minutes is None:
             script: Iterator[Episode] = one_by_one(plan.seed, [name for name in plan.faults if name in kinds])
-            play = Player(kinds, script, outcome)
+            play = Player(kinds, script, outcome, messages_before=_BEFORE_MESSAGES)
         else:
             play = Player(kinds, episodes(plan.seed, kinds, plan.nodes), outcome, ends_at)
         asyncio.run(conduct(stage, outcome, play, tell=tell, ends_at=ends_at))
@@ -184,16 +186,19 @@ class Player:
         outcome: Outcome,
         ends_at: float | None = None,
         begun_s: float = BEGUN_S,
+        messages_before: int = 0,
     ) -> None:
         self._kinds = kinds
         self._script = script
         self._outcome = outcome
         self._ends_at = ends_at
         self._begun_s = begun_s
+        self._messages_before = messages_before
 
     def __call__(self, stage: Stage) -> None:
         for workload in stage.workloads:
             stage.wait(f"{workload.name} begins", workload.begin_waiting(), _BEFORE_S)
+        stage.progresses("the time before the first fault", self._messages_before)
         for episode in self._script:
             if self._ends_at is not None and time.monotonic() + episode.health_s > self._ends_at:
                 break

@@ -117,8 +117,7 @@ class LostDisk(Fault):
     alone = True
 
     def run(self, stage: Stage, dice: random.Random, lasts_s: float) -> None:
-        if not stage.everybody_votes():
-            stage.note("no disk is lost, since not everybody votes yet")
+        if not stage.wait("everybody votes before a disk is lost", stage.everybody_votes):
             return
         with stage.hurting(dice, 1, stage.leader(dice)) as nodes, stage.bar(self.name, listed(nodes)):
             for node in nodes:
