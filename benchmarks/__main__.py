@@ -46,7 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--publish", metavar="NAME", help="write benchmarks/results/NAME.json, if the result is sound")
     parser.add_argument("--force", action="store_true", help="publish it all the same; the file says what is wrong")
     parser.add_argument("--dir", type=Path, help="where servers keep their data (default: temporary files)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed or Holdfast fails")
     return parser.parse_args(argv)
 
 
@@ -141,7 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return REFUSED
         _write(run, path, None, console)
     missed = any(verdict.passed is False for verdict in run.verdicts)
-    return MISSED if missed and arguments.check else 0
+    # A broker that ends or loses messages has missed every target of that line.
+    failed = any(line.failed and line.peer == "holdfast" for result in run.results for line in result.lines)
+    return MISSED if (missed or failed) and arguments.check else 0
 
 
 def _write(run: "Run", path: Path, picture: Path | None, console: "Console") -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import FIGURES, Better
-from benchmarks.measure import ROUNDS_MIN
+from benchmarks.measure import FAILED, ROUNDS_MIN
 
 COLUMNS = 150
 MACHINE = ("cores", "cpu", "kernel", "filesystem", "python")
@@ -85,7 +85,18 @@ def warnings(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
         found.append(f"the machines differ: {', '.join(different)}")
     if settings[0]["seconds"] != settings[1]["seconds"]:
         found.append(f"runs took {settings[0]['seconds']:g} s and {settings[1]['seconds']:g} s")
-    return found
+    return found + failed(before, after)
+
+
+def failed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Lines that were measured in the first result and failed in the second."""
+    had = {key[:2] for key, _, _ in _figures(before)}
+    return [
+        f"{work['name']}, {line['contender']}: {line['problem']}"
+        for work in after["works"]
+        for line in work["lines"]
+        if line.get("problem", "").startswith(FAILED) and (work["name"], line["contender"]) in had
+    ]
 
 
 def code(result: dict[str, Any]) -> str:
@@ -132,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")
     parser.add_argument("--json", action="store_true", help="the same for programs")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a figure is worse")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a figure is worse, or a line failed")
     arguments = parser.parse_args(argv)
     before, after = (json.loads(path.read_text("utf-8")) for path in (arguments.before, arguments.after))
     comparisons = list(compare(before, after))
@@ -144,7 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         print("the two results have no figure in common", file=sys.stderr)
         return 2
-    return 1 if arguments.check and any(one.verdict == "worse" for one in comparisons) else 0
+    is_worse = any(one.verdict == "worse" for one in comparisons) or bool(failed(before, after))
+    return 1 if arguments.check and is_worse else 0
 
 
 if __name__ == "__main__":

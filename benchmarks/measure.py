@@ -12,6 +12,8 @@ from benchmarks.load.pipeline import Flow
 from benchmarks.quiet import FOREIGN_SHARE_MAX
 
 ROUNDS_MIN = 3
+# How the problem of a line begins that could not be measured to the end.
+FAILED = "failed: "
 
 # A generator that was told to run for some seconds may still wait for its last replies.
 GENERATOR_SLACK_S = 180.0
@@ -116,6 +118,11 @@ class Line:
             return ""
         rounds = f"{self.disturbed_rounds} of {len(self.foreign_shares)} rounds"
         return f"others had up to {max(self.foreign_shares):.0%} of the machine in {rounds}"
+
+    @property
+    def failed(self) -> bool:
+        """Whether a round failed; what is not there or was not chosen has not."""
+        return self.problem.startswith(FAILED)
 
     def best(self, figure: str, better: Better) -> float | None:
         """The round that was disturbed least, if disturbance only ever makes a server slower."""

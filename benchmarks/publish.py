@@ -41,7 +41,7 @@ def objections(run: Run) -> list[str]:
 def _reason(result: WorkResult, line: Line) -> str:
     """A peer that is not there is named in the result, and no reason to refuse it."""
     if line.problem:
-        return line.problem if line.problem.startswith("failed") else ""
+        return line.problem if line.failed else ""
     return line.too_few_rounds(result.work.rounds_min) or line.disturbance()
 
 

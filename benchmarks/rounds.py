@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from benchmarks import quiet
 from benchmarks.load.wire import LoadFailed
-from benchmarks.measure import Contender, Line, Measured, Settings, Work, WorkResult
+from benchmarks.measure import FAILED, Contender, Line, Measured, Settings, Work, WorkResult
 from benchmarks.process import ServerFailed
 
 Say = Callable[[str], None]
@@ -59,7 +59,7 @@ def _run_once(contender: Contender, settings: Settings, line: Line) -> None:
         try:
             measured = contender.run(settings)
         except _WORLD as error:
-            line.problem = f"failed: {plain(str(error))}"
+            line.problem = FAILED + plain(str(error))
             return
         attempts.append((quiet.foreign_share(before, quiet.now()), measured))
         if attempts[-1][0] <= quiet.FOREIGN_SHARE_MAX:

@@ -149,6 +149,8 @@ def _look_up(target: Target, result: WorkResult, contender: str, figure: str) ->
         return _Found(None, problem=f"{contender}: {(line.problem if line else '') or 'no figures'}")
     # While most rounds are undisturbed, the median lies between theirs.
     mostly_disturbed = 2 * line.disturbed_rounds >= len(line.foreign_shares)
-    doubt = line.too_few_rounds(result.work.rounds_min) or (line.disturbance() if mostly_disturbed else "")
+    doubt = line.problem or line.too_few_rounds(result.work.rounds_min)
+    if mostly_disturbed:
+        doubt = doubt or line.disturbance()
     best = line.best(figure, "higher" if target.sense == "at least" else "lower")
     return _Found(value, best, doubt=doubt)

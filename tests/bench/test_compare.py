@@ -82,6 +82,14 @@ def test_a_figure_that_got_worse_can_end_a_script(tmp_path: Path, capsys: pytest
     assert "worse" in capsys.readouterr().out
 
 
+def test_a_line_that_fails_in_the_second_result_is_no_silence(tmp_path: Path) -> None:
+    before, after = (_result({"msg_per_s": [9.0, 9.0, 9.0], "p50_us": [1.0, 1.0, 1.0]}) for _ in range(2))
+    line = after["works"][0]["lines"][0]
+    line["problem"], line["rounds"] = "failed: the broker ended", {"p50_us": [1.0]}
+    assert "publish-durable, Holdfast text: failed: the broker ended" in compare.warnings(before, after)
+    assert compare.main([*_files(tmp_path, before, after), "--check"]) == 1
+
+
 def test_programs_get_the_same_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = {"described": "v1-3-gabc", "is_clean": False}
     files = _files(tmp_path, _result({"p50_us": [9.0, 9.0, 9.0]}), _result({"p50_us": [1.0, 1.0, 1.0]}, code=code))

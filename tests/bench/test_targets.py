@@ -122,6 +122,13 @@ def test_few_or_mostly_disturbed_rounds_are_not_judged(rounds: list[float], shar
     assert (verdict.reason, verdict.passed) == (reason, None if reason else True)
 
 
+def test_a_line_that_failed_in_a_later_round_is_not_judged() -> None:
+    result = _result("publish-durable", {"Holdfast text": [5.0], "Redis Streams": [1.0]})
+    result.lines[0].problem = "failed: the broker ended"
+    verdict = _verdict("text-durable", result)
+    assert (verdict.reason, verdict.passed) == ("failed: the broker ended", None)
+
+
 def test_works_that_were_not_run_have_no_verdict() -> None:
     lines = {"Holdfast text": [5.0], "Redis Streams": [1.0]}
     judged = {verdict.target.ours.work for verdict in judge([_result("publish-durable", lines)])}
