@@ -9,9 +9,10 @@ JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 * len(os.sched_getaffinity(0)))
 SEEDS ?= 2000
 # How often `make chaos` brings each fault about.
 ROUNDS ?= 20
-# How many processes `make chaos-spark` kills, and how long `make soak-spark` takes.
-SECONDS ?= 600
+# How many faults `make chaos-spark` brings about under each query.
 FAULTS ?= 8
+# How many seconds `make soak-spark` takes.
+SECONDS ?= 600
 # How many failovers `make chaos-pair` goes through.
 FAILOVERS ?= 200
 # How many splits with 150,000 messages on each side it goes through.
@@ -23,7 +24,7 @@ KILLS ?= 20
 # How many outages `make chaos-outage` goes through.
 OUTAGES ?= 100
 
-.PHONY: run test test-all check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-failover demo-outage clean help demo-membership bench-short bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
+.PHONY: run test test-all check setup bench demo demo-cluster fuzz sim sim-mutants sim-pair sim-pair-mutants sim-plain sim-plain-mutants chaos chaos-pair chaos-members chaos-outage chaos-spark soak-spark demo-outage clean help demo-membership bench-short bench-audit bench-recover bench-transform chaos-recover chaos-archive chaos-transform
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,7 +105,7 @@ chaos-outage: setup  ## kill, pause, fill up a database and its brokers, OUTAGES
 	$(BIN)/python -m chaos outage --outages $(OUTAGES) --brokers 2
 	$(BIN)/python -m chaos outage --outages $(OUTAGES) --brokers 3
 
-chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=50 times
+chaos-recover: setup  ## kill recoveries of spilled messages, KILLS=20 times
 	$(BIN)/python -m chaos recover --kills $(KILLS)
 
 chaos: setup  ## break a real cluster in every way, ROUNDS=20 times each; or one for MINUTES=30, with SEED=7 again

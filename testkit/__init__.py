@@ -1,1 +1,1 @@
-"""What tests, chaos, simulation and benchmarks share: processes, clients, faults, disks, checks. Not shipped."""
+"""What tests and chaos share: processes, clients, faults, disks, checks. Not shipped."""
