@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from testkit.processes import BrokerProcess
 from testkit.text_client import PUBACK
-from testkit.wait import wait_until
+from testkit.wait import PATIENCE_S, wait_until
 
 
 class Sent(NamedTuple):
@@ -76,7 +76,7 @@ class Flood:
         return [sent for sent, answer in zip(self.sent, self.answers, strict=False) if answer == PUBACK]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        wait_until(condition, "the flood gets that far", 60)
+        wait_until(condition, "the flood gets that far")
 
     def stop_sending(self) -> None:
         self._stopping.set()
@@ -89,6 +89,6 @@ class Flood:
         """After the broker went away: everything it said has been read."""
         self._stopping.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), "the connection did not end with the broker"
         self._client.close()

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from testkit.wait import PATIENCE_S
+
 JSON = {"Content-Type": "application/json"}
 
 
@@ -47,7 +49,7 @@ class Client:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def connect(self, timeout_s: float = 30) -> http.client.HTTPConnection:
+    def connect(self, timeout_s: float = PATIENCE_S) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
 
     def call(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answer:

@@ -9,7 +9,8 @@ import struct
 import termios
 from collections.abc import Iterable
 
-DEADLINE_S = 20.0
+from testkit.wait import PATIENCE_S
+
 CONNACK = b"CONNACK|Connected to Message Broker"
 PUBACK = b"PUBACK|Published successfully"
 SUBACK = b"SUBACK|Subscribed successfully"
@@ -25,7 +26,7 @@ class TextClient:
         *,
         greeted: bool = True,
         receive_buffer_bytes: int | None = None,
-        timeout_s: float = DEADLINE_S,
+        timeout_s: float = PATIENCE_S,
     ) -> None:
         self.socket = socket.socket()
         self.socket.settimeout(timeout_s)
