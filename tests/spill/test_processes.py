@@ -114,6 +114,10 @@ async def test_client_divides_a_topic_that_its_broker_did_not_know_as_the_store_
                 published = await client.publish("orders", b"2", key=key)
                 assert not published.buffered and published.partition == crc32(key.encode()) % 4
             assert not (await client.describe("orders")).assumed
+            for number in range(4):
+                of_partition = [key for key in keys if crc32(key.encode()) % 4 == number]
+                stored = [(each.key, each.value) for each in await client.read("orders", number)]
+                assert stored == [(key.encode(), value) for value in (b"1", b"2") for key in of_partition]
 
 
 async def test_aliases_of_queen_mq_are_understood(tmp_path: Path, server: Server) -> None:
