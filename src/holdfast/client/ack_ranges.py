@@ -27,7 +27,7 @@ class AckRanges:
 
     @property
     def open_ranges(self) -> int:
-        """Ranges that are done behind messages that are not."""
+        """How many ranges are done that begin after a message that is not done."""
         return len(self._end_of)
 
     def done(self, start: int, end: int) -> None:

@@ -34,7 +34,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as the store knows it; `token` tells it from another that has, or had, its name.
 
     `id` numbers its partitions' groups, and `voters` are the replicas these groups began with. `is_assumed`: the store
-    is away and nobody here knows this topic; it may be yet to be made, or be divided otherwise.
+    is away and this broker does not know the topic; it may not exist yet, or have more partitions.
     """
 
     name: TopicName
@@ -71,7 +71,7 @@ class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     """`delivers_from` is the topic subscribers read: this one, or what its processor makes of it.
 
-    `assumed`: see `Topic.is_assumed`. Whoever divides messages by `partitions` asks again before the next ones.
+    `assumed`: see `Topic.is_assumed`. A client that chooses partitions itself asks again before it publishes more.
     """
 
     topic: TopicName

@@ -430,7 +430,7 @@ def broker_over(
     delivers_from: Callable[[TopicName], TopicName],
     on_skip: Callable[[str], None],
 ) -> Broker:
-    """The rules over a store that was started, and over what keeps messages while it cannot take them."""
+    """A broker over a store that was started, and over its spill if it has one."""
     broker = Broker(
         store.backend,
         now_ms=now_ms,

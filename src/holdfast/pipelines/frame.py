@@ -169,7 +169,7 @@ class Progress:
         return [stage for each in ids if (stage := self._tracker.getStageInfo(each)) is not None]
 
     def line(self) -> str:
-        """What there is to tell now."""
+        """The line of progress as it is now."""
         stages = self._running_stages()
         what = self._ending or self._what
         done = sum(stage.numCompletedTasks for stage in stages)

@@ -50,7 +50,7 @@ class Holding:
         name: str,
         lease_s: float = LEASE_S,
     ) -> None:
-        # How long what a broker holds stays its own without a beat. All brokers of a database have the same.
+        # How long a broker keeps its partitions without a beat. All brokers of a database must use the same value.
         self.lease_s = lease_s
         self.addresses: dict[str, str] = {}
         # The time of the oldest message that this broker keeps in its spill; others wait with newer ones.

@@ -434,8 +434,8 @@ class SpillBackend(PassingBackend):
     async def create_topic(self, name: TopicName, config: TopicConfig, maker: str = "") -> Topic:
         """In time, or not known: whoever publishes to a new topic waits for it.
 
-        It is remembered on the disk before anybody is told of it: a broker that is killed a moment later, and starts
-        while the store is away, divides its messages as they were divided before.
+        Write it to `topics.json` before answering. A broker that is killed a moment later, and starts while the store
+        is away, then chooses the same partitions as before.
         """
         topic = await self._in_time(lambda: self.inner.create_topic(name, config, maker), changes=True)
         self._remembered.add(topic)

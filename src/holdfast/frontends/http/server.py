@@ -39,7 +39,7 @@ def short_calls(services: Services) -> dict[bytes, ShortCall]:
 
 
 class Load(NamedTuple):
-    """What the clients of a front end take of it right now."""
+    """What the clients of one HTTP front end use right now."""
 
     connections: int
     waits: int
