@@ -51,7 +51,7 @@ class LinkEvents(Protocol):
     def on_up(self, hello: Hello) -> None: ...
     def on_down(self) -> None: ...
     def on_heard(self) -> None: ...
-    def on_dropped(self) -> None: ...
+    def on_dropped(self, groups: set[int]) -> None: ...
     def on_nobody_there(self) -> None: ...
     def on_messages(self, hello: Hello, messages: Packet) -> None: ...
     def postpone(self, action: Callable[..., None], *arguments: object) -> bool: ...
@@ -77,6 +77,7 @@ class Links:
         self._is_over = False
         self.is_choked = False
         self.dropped = 0
+        self._dropped_groups: set[int] = set()
 
     # --- beginning and end --------------------------------------------------------------------------
 
@@ -110,14 +111,17 @@ class Links:
     def send(self, group: int, message: object) -> None:
         if self._up_hello is None or self._dialed is None or self.is_choked:
             self.dropped += 1
+            if self.is_choked:
+                self._dropped_groups.add(group)
             return
         self._dialed.send(self._node.number, ("raft", group, message))
 
     def unchoke(self) -> None:
         if self.is_choked:
             self.is_choked = False
-            if self._up_hello is not None and not self._is_over:
-                self._node.on_dropped()
+            groups, self._dropped_groups = self._dropped_groups, set()
+            if groups and self._up_hello is not None and not self._is_over:
+                self._node.on_dropped(groups)
 
     def drop(self) -> None:
         """Connect anew, so that both sides say again who they are."""
@@ -195,6 +199,7 @@ class Links:
     def _dialed_ended(self, stream: Stream, *, is_refused: bool = False) -> None:
         was_up, self._up_hello, self._dialed = self._up_hello is not None, None, None
         self.is_choked = False
+        self._dropped_groups.clear()
         stream.close(self._node.number)
         is_long = was_up and self._world.now_ms - self._dialed_ms >= _SHORT_LIFE_MS
         self._failures = 0 if is_long else self._failures

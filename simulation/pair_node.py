@@ -6,7 +6,7 @@ same pure parts (`Raft`, `PartnerWatch`, `Standing`) decide, and the same things
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.consensus.liveness import Liveness
@@ -308,10 +308,10 @@ class PairNode:
             self._liveness.lost(self.partner)
             self._forget_link()
 
-    def on_dropped(self) -> None:
+    def on_dropped(self, groups: set[int]) -> None:
         if self.is_serving:
-            self._forget_link()
-            self._wake()
+            self._forget_link(groups)
+            self._wake(groups)
 
     def on_heard(self) -> None:
         if self.is_serving:
@@ -444,14 +444,18 @@ class PairNode:
         self._liveness.heard(self.partner)
         self._wake()
 
-    def _wake(self) -> None:
-        for replica in list(self.replicas.values()):
+    def _wake(self, groups: Collection[int] | None = None) -> None:
+        for replica in self._those(groups):
             if replica.raft.leading is not None and replica.raft.leading.progress:
                 replica.raft.wake()
                 replica.pump()
 
-    def _forget_link(self) -> None:
-        for replica in list(self.replicas.values()):
+    def _those(self, groups: Collection[int] | None) -> list[PairReplica]:
+        """The replicas of these groups, or of all."""
+        return [replica for group, replica in self.replicas.items() if groups is None or group in groups]
+
+    def _forget_link(self, groups: Collection[int] | None = None) -> None:
+        for replica in self._those(groups):
             if replica.raft.leading is not None:
                 for member in replica.raft.leading.progress:
                     replica.raft.leading.lost_link(member)

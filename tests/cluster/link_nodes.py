@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ class LinkNode:
         self.heard: list[tuple[str, int, Message]] = []
         self.frames: list[int] = []
         self.events: list[tuple[str, str]] = []
+        self.dropped_groups: list[set[int]] = []
         # Raised, one for each call, instead of taking the messages.
         self.bugs: list[Exception] = []
         self.heard_at: dict[str, list[float]] = {}
@@ -73,8 +74,9 @@ class LinkNode:
     def on_down(self, node: str) -> None:
         self.events.append(("down", node))
 
-    def on_dropped(self, node: str) -> None:
+    def on_dropped(self, node: str, groups: Collection[int]) -> None:
         self.events.append(("dropped", node))
+        self.dropped_groups.append(set(groups))
 
     def on_nobody_there(self, node: str) -> None:
         self.nobody_there.append(node)

@@ -230,3 +230,19 @@ async def test_creation_in_an_older_log_is_understood(tmp_path: Path) -> None:
         await backend._proposals.propose(command)
         topic = backend.topics_here.known[TopicName("old")]
         assert (topic.voters, topic.token, topic.config.partitions) == (voters, "token", 2)
+
+
+async def test_groups_that_lost_no_message_sleep_on_when_a_link_was_full(tmp_path: Path) -> None:
+    """There may be thousands, and each that is awake sends heartbeats over a link that is full as it is."""
+    async with running(tmp_path) as nodes:
+        backend = nodes.backends["n1"]
+        for name in ("lost", "kept"):
+            await nodes.brokers["n1"].create_topic(name, TopicConfig())
+            await backend.transfer(PartitionId(TopicName(name), 0), "n1")
+        lost, kept = (backend.topics_here.replicas[PartitionId(TopicName(name), 0)] for name in ("lost", "kept"))
+        await until(lambda: lost.leads and kept.leads and lost.raft.is_asleep and kept.raft.is_asleep, "both sleep")
+        backend.groups.on_dropped("n2", {lost.group})
+        assert not lost.raft.is_asleep and kept.raft.is_asleep
+        await until(lambda: lost.raft.is_asleep, "its leader knows again what the others have")
+        assert lost.raft.leading is not None
+        assert {each.match for each in lost.raft.leading.progress.values()} == {lost.raft.shape.last_index}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final, Protocol
 
@@ -409,28 +409,32 @@ class Groups:
     def _wake_with(self, node: str) -> None:
         """Wake the groups that this node leads and the other one is in: something changed for them."""
         for replica in self.replicas.values():
-            leading = replica.raft.leading
-            if leading is not None and any(node_of(member) == node for member in leading.progress):
-                replica.raft.wake()
-                self.touch(replica)
+            self._wake(replica, node)
+
+    def _wake(self, replica: Replica, node: str) -> None:
+        leading = replica.raft.leading
+        if leading is not None and any(node_of(member) == node for member in leading.progress):
+            replica.raft.wake()
+            self.touch(replica)
 
     def on_down(self, node: str) -> None:
         """The link to a node broke: what was under way is lost, and a leader there may be gone."""
         self._liveness.lost(node)
-        self._forget_links(node)
-
-    def on_dropped(self, node: str) -> None:
-        """Messages to a node were dropped: begin again where it stands.
-
-        Sleeping groups as well: the node is there, so nothing else would wake them, and no leader would learn again
-        what its follower has.
-        """
-        self._forget_links(node)
-        self._wake_with(node)
-
-    def _forget_links(self, node: str) -> None:
         for replica in self.replicas.values():
             self._forget_link(replica, node)
+
+    def on_dropped(self, node: str, groups: Collection[int]) -> None:
+        """Messages of these groups to a node were dropped: begin again where it stands.
+
+        Groups that sleep meanwhile are woken. The node is there, so nothing else would wake them, and their leader
+        would never learn again what its follower has. Other groups have lost nothing and sleep on: there may be
+        thousands, and a link that is full for long drops messages again and again.
+        """
+        for group in groups:
+            replica = self.replicas.get(GroupId(group))
+            if replica is not None:
+                self._forget_link(replica, node)
+                self._wake(replica, node)
 
     def _forget_link(self, replica: Replica, node: str) -> None:
         leading = replica.raft.leading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -34,8 +34,8 @@ class LinkEvents(Protocol):
     def on_down(self, node: str) -> None:
         """After an `on_up`: the link is lost, and with it whatever was under way."""
 
-    def on_dropped(self, node: str) -> None:
-        """Messages were dropped since the node reads too slowly; now there is room again: begin again.
+    def on_dropped(self, node: str, groups: Collection[int]) -> None:
+        """Messages of these groups were dropped since the node reads too slowly; now there is room: begin again.
 
         It comes when the buffer is half empty or less, once for any number of messages that were dropped.
         """

@@ -46,8 +46,8 @@ class DialedConnection(FrameConnection):
         self._requests: list[Buffer] = []
         self._queued_bytes = 0
         self._is_flush_due = False
-        # Whether messages were dropped, and are until there is room.
-        self._is_choked = False
+        # The groups whose messages were dropped. While there are any, all messages are, until there is room.
+        self._dropped_groups: set[int] = set()
         # Requests without an answer, those included for which nobody waits any more: the peer still works on them.
         self._waiting: dict[int, asyncio.Future[memoryview]] = {}
         self._request_id = 0
@@ -57,6 +57,10 @@ class DialedConnection(FrameConnection):
     @property
     def is_up(self) -> bool:
         return self.hello is not None and not self._is_closed
+
+    @property
+    def _is_choked(self) -> bool:
+        return bool(self._dropped_groups)
 
     # --- getting to know each other -----------------------------------------------------------------------
 
@@ -145,7 +149,7 @@ class DialedConnection(FrameConnection):
 
     def send(self, group: int, message: Message) -> None:
         if self._is_choked or self.unsent_bytes + self._queued_bytes >= PEER_WRITE_BUFFER_BYTES_MAX:
-            self._is_choked = True
+            self._dropped_groups.add(group)
             self._context.dropped_messages += 1
             return
         if self._frame.is_full:
@@ -203,8 +207,8 @@ class DialedConnection(FrameConnection):
 
     def _unchoke(self) -> None:
         if self._is_choked and self.is_up and self.unsent_bytes <= PEER_WRITE_BUFFER_BYTES_MAX // 2:
-            self._is_choked = False
-            self._context.events.on_dropped(self._node)
+            groups, self._dropped_groups = self._dropped_groups, set()
+            self._context.events.on_dropped(self._node, groups)
 
     def _say_alive(self) -> None:
         """Send an empty frame where nothing was sent for long enough, and look again when that may be so."""

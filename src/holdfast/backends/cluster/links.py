@@ -11,8 +11,9 @@ when either connection is: that a peer's own connection broke is the first sign 
 connection of a peer takes the place of its old one; if its process is another one, the link is lost too.
 
 `send` promises nothing: messages are lost with the link, and dropped while the link is down or 64 MiB wait to be
-sent. In the latter case everything is dropped until half of that is gone, then `on_dropped` is called once: what
-is sent from then on arrives, so a leader probes its followers there anew (`Leading.lost_link`).
+sent. In the latter case everything is dropped until half of that is gone, then `on_dropped` is called once, with the
+groups that lost something: what is sent from then on arrives, so their leaders probe their followers there anew
+(`Leading.lost_link`).
 
 A peer that is silent is not lost, `on_heard` tells how silent. But a connection on which nothing comes for
 `silence_s`, or nothing that was sent is acknowledged, is closed, so that a new one can be tried: after a split of

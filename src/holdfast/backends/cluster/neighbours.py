@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -429,9 +429,9 @@ class Neighbours:
         if self._serving is not None:
             self._serving.groups.on_down(node)
 
-    def on_dropped(self, node: str) -> None:
+    def on_dropped(self, node: str, groups: Collection[int]) -> None:
         if self._serving is not None:
-            self._serving.groups.on_dropped(node)
+            self._serving.groups.on_dropped(node, groups)
 
     def on_nobody_there(self, node: str) -> None:
         if self.pairing is not None:
