@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from zlib import crc32
 
 import pytest
 from testkit.wait import until
@@ -31,6 +32,7 @@ from tests.client.client_servers import (
     Script,
     ScriptedServer,
     batches_of,
+    described,
     error,
     is_publish,
     scripted,
@@ -160,6 +162,29 @@ async def test_a_full_disk_is_reported_as_such_when_time_is_up() -> None:
         assert caught.value.code == "disk_full"
         assert time.monotonic() - started > 0.3
         assert 2 < len(batches_of(server)) < 40, "pauses grow"
+
+
+async def test_nothing_is_sent_again_to_a_partition_that_was_a_guess() -> None:
+    """The broker stores by key what it kept while it knew no partitions: sent again, it would stand in two of them."""
+    known = Script(partitions=4)
+
+    async def first_unsure(call: Call) -> Answer:
+        if is_publish(call) and is_unsure:
+            raise HangUp
+        if call.target == "/v1/topics/orders" and is_unsure:
+            return 200, {**described("orders"), "assumed": True}
+        return await known(call)
+
+    async with scripted(first_unsure) as (server, broker):
+        is_unsure = True
+        with pytest.raises(OutcomeUnknown, match="not known whether it was stored"):
+            await broker.publish("orders", b"1", key="key 1", id="once")
+        with pytest.raises(OutcomeUnknown):
+            await broker.publish_many("orders", [NewMessage(value=b"2", key=b"key 1", id="twice")])
+        assert len(batches_of(server)) == 2
+        is_unsure = False
+        await broker.publish("orders", b"1", key="key 1", id="once")
+    assert server.calls[-1].target.endswith(f"/partitions/{crc32(b'key 1') % 4}/batches")
 
 
 async def test_publishes_made_at_the_same_time_travel_together_and_in_order() -> None:

@@ -46,8 +46,8 @@ def wrong_text_port(address: str, line: bytes, why: str) -> WrongPort:
 class AnswerLost(ConnectionLost):
     """The connection broke behind a publish that may not be sent twice: it was stored, or it was not.
 
-    Only publishes without ids end here. The client does not guess: sending again could store the
-    messages twice, giving up silently could lose them.
+    Publishes without ids end here, and those to a topic whose partitions the broker does not know. The
+    client does not guess: sending again could store the messages twice, giving up silently could lose them.
     """
 
     code = "outcome_unknown"

@@ -55,6 +55,7 @@ class Producer:
         waiting = Waiting(message, deadline, resend=message_id is not None)
 
         def hand_over() -> None:
+            waiting.resend = message_id is not None and not route.is_assumed
             asked = route.partition_of(message.key, id) if partition is None else partition
             route.lane(route.gathering_turn() if asked is None else asked).add(waiting)
 
@@ -80,7 +81,8 @@ class Producer:
 
         def hand_over() -> None:
             streams = self._streams(route, messages, partition)
-            resend = isinstance(messages[0], NewMessage) and messages[0].id is not None
+            has_ids = isinstance(messages[0], NewMessage) and messages[0].id is not None
+            resend = has_ids and not route.is_assumed
             jobs.append(BulkJob(len(messages), streams, route.lane, self._api.timeout_s, resend=resend))
             jobs[0].start()
 

@@ -125,6 +125,6 @@ async def call(
 
 def _answer_lost(request: Request, failure: AttemptFailed | RemoteError) -> AnswerLost:
     return AnswerLost(
-        f"lost the broker behind {request} ({failure}): it is not known whether it was stored, and "
-        "without message ids it may not be sent again"
+        f"lost the broker behind {request} ({failure}): it is not known whether it was stored. It is "
+        "not sent again: it has no id, or the broker does not know the topic's partitions"
     )

@@ -28,6 +28,10 @@ class Route:
 
     def __init__(self, api: Api, ids: IdMaker, topic: TopicName) -> None:
         self.partitions = 1
+        # The store is away, and the broker does not know how the topic is divided. It chooses the partition of each
+        # message when it stores it, whatever partition it was sent to. A resend might reach another partition, which
+        # does not know its id.
+        self.is_assumed = False
         self._known = False
         self._api = api
         self._ids = ids
@@ -83,7 +87,7 @@ class Route:
 
     async def _find_out(self) -> None:
         try:
-            self.partitions, self._known = await self._count()
+            self.partitions, self._known, self.is_assumed = await self._count()
         except BaseException as error:
             self._refuse_waiting(error)
             if not isinstance(error, HoldfastError):
@@ -112,13 +116,13 @@ class Route:
             else:
                 turn.set_exception(another(error))
 
-    async def _count(self) -> tuple[int, bool]:
-        """How many partitions to count with, and whether that is certain."""
+    async def _count(self) -> tuple[int, bool, bool]:
+        """How many partitions to count with, whether that is certain, and whether it is only assumed."""
         try:
             topic = await self._api.describe(self._topic)
-            return len(topic.partitions), not topic.assumed
+            return len(topic.partitions), not topic.assumed, topic.assumed
         except RemoteError as error:
             if error.code != "topic_not_found":
                 raise
             # The first publish makes the topic, with one partition, or is told that it must be created.
-            return 1, False
+            return 1, False, False
