@@ -69,7 +69,7 @@ def test_nothing_acknowledged_is_lost_and_nobody_is_told_what_is_not_so_while(
     kinds, reasons = possible(names, 3)
     if not kinds:
         pytest.skip(str(reasons))
-    plan = Plan(dice(names[0]).randrange(1 << 32), tuple(kinds), heals_s=30.0)
+    plan = Plan(dice(names[0]).randrange(1 << 32), tuple(kinds))
     outcome = played(plan)
     assert outcome.history.acknowledged > 100
     assert outcome.episodes == len(kinds) == len(outcome.faults)

@@ -28,7 +28,7 @@ DEMOS = {
     "outage": ("--seconds", "6", "--rate", "100"),
 }
 WITHOUT_PICTURE = ("broker", "membership")
-CHAOS = Plan(20261118, ("kill the leader",), heals_s=30.0)
+CHAOS = Plan(20261118, ("kill the leader",))
 FLAWS = ("lost", "duplicated", "out_of_order", "refused")
 Played = dict[str, dict[str, Any]]
 
