@@ -13,6 +13,7 @@ from benchmarks.figures import FIGURES, Better
 from benchmarks.measure import FAILED, ROUNDS_MIN
 
 COLUMNS = 150
+_NOT_KNOWN = "not known"
 MACHINE = ("cores", "cpu", "kernel", "filesystem", "python")
 
 
@@ -65,7 +66,7 @@ def _figures(result: dict[str, Any]) -> Iterator[tuple[tuple[str, str, str], lis
 def _verdict(before: Spread, after: Spread, better: Better) -> str:
     rounds = min(before.rounds, after.rounds)
     if rounds < ROUNDS_MIN:
-        return f"not known: {rounds} of at least {ROUNDS_MIN} rounds"
+        return f"{_NOT_KNOWN}: {rounds} of at least {ROUNDS_MIN} rounds"
     if before.lowest <= after.highest and after.lowest <= before.highest:
         return "no difference"
     return "better" if (after.median > before.median) == (better == "higher") else "worse"
@@ -143,7 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("before", type=Path, metavar="A.json")
     parser.add_argument("after", type=Path, metavar="B.json")
     parser.add_argument("--json", action="store_true", help="the same for programs")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when a figure is worse, or a line failed")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 when a figure is worse or a line failed, with 2 when nothing could be compared",
+    )
     arguments = parser.parse_args(argv)
     before, after = (json.loads(path.read_text("utf-8")) for path in (arguments.before, arguments.after))
     comparisons = list(compare(before, after))
@@ -156,7 +161,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("the two results have no figure in common", file=sys.stderr)
         return 2
     is_worse = any(one.verdict == "worse" for one in comparisons) or bool(failed(before, after))
-    return 1 if arguments.check and is_worse else 0
+    if not arguments.check or is_worse:
+        return int(arguments.check)
+    if all(one.verdict.startswith(_NOT_KNOWN) for one in comparisons):
+        print(f"no figure has {ROUNDS_MIN} rounds in both results: nothing was compared", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

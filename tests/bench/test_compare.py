@@ -82,6 +82,11 @@ def test_a_figure_that_got_worse_can_end_a_script(tmp_path: Path, capsys: pytest
     assert "worse" in capsys.readouterr().out
 
 
+def test_results_of_too_few_rounds_pass_no_check(tmp_path: Path) -> None:
+    files = _files(tmp_path, _result({"msg_per_s": [9.0]}), _result({"msg_per_s": [1.0]}))
+    assert compare.main([*files, "--check"]) == 2
+
+
 def test_a_line_that_fails_in_the_second_result_is_no_silence(tmp_path: Path) -> None:
     before, after = (_result({"msg_per_s": [9.0, 9.0, 9.0], "p50_us": [1.0, 1.0, 1.0]}) for _ in range(2))
     line = after["works"][0]["lines"][0]
