@@ -15,6 +15,7 @@ from testkit.wait import until
 from holdfast.broker.processing import Dropped, GaveUp, Transformed
 from holdfast.model.errors import ConfigError, ShuttingDown
 from holdfast.model.limits import MIB
+from holdfast.processors.child import Child
 from holdfast.processors.pool import WorkerPool
 from holdfast.processors.spec import ProcessorSettings, ProcessorSpec
 from tests.processors.processor_helpers import Recorder, StartPool, is_running, message
@@ -179,6 +180,27 @@ async def test_computing_leaves_the_message_as_it_is_and_the_loop_free(start_poo
     assert results == [Transformed(b"v%d" % n) for n in range(20)]
     assert elapsed_s >= 20 * 0.02 / 2
     assert turns > 10 * len(results), "the loop waits as long as a message takes"
+
+
+async def test_pool_that_stops_while_it_kills_a_worker_leaves_no_process(
+    start_pool: StartPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_killing, kill = asyncio.Event(), Child.kill
+
+    async def kill_late(child: Child) -> None:
+        is_killing.set()
+        await asyncio.sleep(0.1)
+        await kill(child)
+
+    pool = await start_pool("moody", workers=1, timeout_ms=100)
+    (pid,) = pool.pids
+    hanging = asyncio.create_task(pool.run(message("hang")))
+    with monkeypatch.context() as patched:
+        patched.setattr(Child, "kill", kill_late)
+        await is_killing.wait()
+        await pool.stop()
+    assert not is_running(pid)
+    hanging.cancel()
 
 
 async def test_a_bad_function_leaves_no_process(log: Recorder) -> None:

@@ -186,10 +186,12 @@ class WorkerPool:
 
     async def _replace(self, number: int, deaths: int) -> None:
         """Put a new worker in the place of a lost one, and keep trying if that fails."""
-        child = self._children.pop(number, None)
-        self.stats.workers = len(self._children)
+        child = self._children.get(number)
         if child is not None:
+            # It stays in the list until it is gone: a stop of the pool meanwhile waits for it, too.
             await child.kill()
+            del self._children[number]
+        self.stats.workers = len(self._children)
         while True:
             # The first death is most likely one bad message: the next one need not wait for that.
             await asyncio.sleep(backoff_ms(deaths - 1) / 1000)
