@@ -16,7 +16,7 @@ from testkit.wait import PATIENCE_S, until
 
 from holdfast.backends.postgres import writing
 from holdfast.frontends.text.line_cache import LineCache, Place
-from holdfast.model.errors import HoldfastError, LeaderChanged, Unavailable
+from holdfast.model.errors import HoldfastError, LeaderChanged, OutcomeUnknown, Unavailable
 from holdfast.model.ids import CursorName, Offset, PartitionId, TopicName
 from holdfast.wire.text import DIALECTS
 from tests.postgres.conftest import Open
@@ -216,8 +216,12 @@ async def test_publisher_behind_others_of_a_slow_database_does_not_wait_for_all_
     done = await asyncio.gather(*(store.publish(b"%d" % number) for number in range(20)), return_exceptions=True)
     stored = [each for each in done if not isinstance(each, BaseException)]
     assert 1 <= len(stored) <= 5
-    assert all(isinstance(each, Unavailable) for each in done[len(stored) :])
-    assert len(await store.read()) == len(stored)
+    # The one under way when the time was over may be stored; those behind it are not.
+    under_way, *behind = done[len(stored) :]
+    assert isinstance(under_way, (Unavailable, OutcomeUnknown)), under_way
+    assert all(isinstance(each, Unavailable) for each in behind), behind
+    maybe = isinstance(under_way, OutcomeUnknown)
+    assert len(stored) <= len(await store.read()) <= len(stored) + maybe
 
 
 async def test_server_that_lacks_the_last_commits_is_believed(opened: Open, own_server: Server) -> None:
