@@ -19,6 +19,7 @@ lives: whatever it is killed and started again for, nobody else is given it mean
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import random
 import socket
@@ -38,6 +39,12 @@ _SINGLE: Final = range(10_000, 20_000)
 _SINGLE_TRIES_MAX: Final = 1000
 # What keeps single ports from being given twice, by this process or by another one.
 _kept: list[socket.socket] = []
+
+
+@atexit.register
+def _give_back() -> None:
+    for mark in _kept:
+        mark.close()
 
 
 class Ports(NamedTuple):
