@@ -16,6 +16,7 @@ from testkit.sizes import dice
 from testkit.wait import until, until_quiet
 
 from holdfast.broker.follower import Delivery, Follower
+from holdfast.broker.outgoing import Outgoing
 from holdfast.frontends.text.connection import TextConnection
 from holdfast.frontends.text.line_cache import LineCache, Place
 from holdfast.frontends.untaken import untaken_bytes
@@ -278,13 +279,19 @@ def test_pieces_of_a_delivery_are_its_lines_and_each_says_where_the_next_one_beg
         assert (joined, messages) == (whole.lines, whole.messages)
 
 
-async def test_subscriber_that_takes_nothing_is_not_in_the_way_of_one_that_reads(
-    broker: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def outgoing(broker: Serving, monkeypatch: pytest.MonkeyPatch) -> Outgoing:
+    """Room for one reader at a time; one that takes nothing is cut off soon."""
     monkeypatch.setattr("holdfast.broker.outgoing.STALL_S", 0.2)
     monkeypatch.setattr("holdfast.frontends.text.server._SWEEP_INTERVAL_S", 0.1)
-    outgoing = broker.node.broker.outgoing
-    outgoing.bytes_max = 1
+    room = broker.node.broker.outgoing
+    room.bytes_max = 1
+    return room
+
+
+async def test_subscriber_that_takes_nothing_is_not_in_the_way_of_one_that_reads(
+    broker: Serving, outgoing: Outgoing
+) -> None:
     stalled = await broker.stalled(b"t")
     value = "x" * 1_000_000
     async with await broker.subscribe(b"t") as reading:
@@ -298,12 +305,8 @@ async def test_subscriber_that_takes_nothing_is_not_in_the_way_of_one_that_reads
 
 
 async def test_subscriber_that_takes_a_large_message_byte_by_byte_is_not_in_the_way_of_one_that_reads(
-    broker: Serving, monkeypatch: pytest.MonkeyPatch
+    broker: Serving, outgoing: Outgoing
 ) -> None:
-    monkeypatch.setattr("holdfast.broker.outgoing.STALL_S", 0.2)
-    monkeypatch.setattr("holdfast.frontends.text.server._SWEEP_INTERVAL_S", 0.1)
-    outgoing = broker.node.broker.outgoing
-    outgoing.bytes_max = 1
     loop = asyncio.get_running_loop()
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
